@@ -1,0 +1,86 @@
+"""Length-prefixed frames, the carriage of both protocols: u32 little-endian length, then that many bytes.
+
+Sans-I/O: bytes in, frames out. Buffers grow as bytes arrive, never by what a header claims.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+
+_HEADER = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size
+
+
+class FrameTooLarge(ValueError):
+    """A frame is longer than the limit of its connection; carries both numbers."""
+
+    def __init__(self, length: int, limit: int) -> None:
+        super().__init__(f"frame of {length} bytes passes the limit of {limit} bytes; send smaller frames")
+        self.length = length
+        self.limit = limit
+
+
+def frame_header(length: int, limit: int) -> bytes:
+    """The four header bytes for a payload of ``length``; raises ``FrameTooLarge`` past ``limit``."""
+    if length > limit:
+        raise FrameTooLarge(length, limit)
+    return _HEADER.pack(length)
+
+
+class FrameDecoder:
+    """Turns received bytes into whole frames.
+
+    ``limit`` is the largest payload in bytes; it may be lowered once, after a handshake. After ``FrameTooLarge`` the
+    decoder is spent: the connection has lost its frame boundaries and must close.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._chunks: deque[bytes] = deque()
+        self._available = 0
+        self._expected: int | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held that do not yet make a whole frame."""
+        return self._available
+
+    @property
+    def wanted_bytes(self) -> int:
+        """How many more bytes complete the header or payload in progress."""
+        target = HEADER_BYTES if self._expected is None else self._expected
+        return max(0, target - self._available)
+
+    def feed(self, data: bytes) -> None:
+        """Take received bytes."""
+        if data:
+            self._chunks.append(data)
+            self._available += len(data)
+
+    def next_frame(self) -> bytes | None:
+        """The next whole payload, or None until more bytes arrive; raises ``FrameTooLarge``."""
+        if self._expected is None:
+            if self._available < HEADER_BYTES:
+                return None
+            (length,) = _HEADER.unpack(self._take(HEADER_BYTES))
+            if length > self.limit:
+                raise FrameTooLarge(length, self.limit)
+            self._expected = length
+        if self._available < self._expected:
+            return None
+        length, self._expected = self._expected, None
+        return self._take(length)
+
+    def _take(self, count: int) -> bytes:
+        parts: list[bytes] = []
+        missing = count
+        while missing:
+            chunk = self._chunks.popleft()
+            if len(chunk) > missing:
+                self._chunks.appendleft(chunk[missing:])
+                chunk = chunk[:missing]
+            parts.append(chunk)
+            missing -= len(chunk)
+        self._available -= count
+        return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,0 +1,219 @@
+"""The plugin contract: the hooks a backend implements and the values that pass through them.
+
+Hooks are synchronous and one plugin is registered per process, so a hook call is a direct call. Section one runs
+in a bounded child that only describes and probes; section two runs in the worker. This module needs only pluggy:
+a plugin may import it without paying for numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import pluggy
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    TokenIds = npt.NDArray[np.int32]
+    Vectors = npt.NDArray[np.float32]
+
+#: Version of this contract; a plugin states the one it was written for and the host refuses any other.
+PLUGIN_API_VERSION = 1
+PROJECT_NAME = "synapse_host"
+
+hookspec = pluggy.HookspecMarker(PROJECT_NAME)
+hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
+
+Task = Literal["embed", "rerank", "generate"]
+Pooling = Literal["mean", "cls", "last"]
+DType = Literal["f32", "bf16", "f16"]
+DeviceClass = Literal["cpu", "metal", "ane", "cuda", "vulkan"]
+Phase = Literal["setup", "inference", "control"]
+#: Why a backend cannot run here (wire contract section 5, reading 3).
+RefusalReason = Literal["not_supported_on_platform", "device_missing", "device_below_floor", "worker_missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """Measured advice for one call: at most ``rows`` rows and ``token_budget`` padded tokens."""
+
+    rows: int
+    token_budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendDescription:
+    """What a backend is, without touching its device.
+
+    ``engine``, ``engine_version`` and ``build_flags`` are the identity sent in HELLO and folded into every
+    fingerprint. ``dtypes`` lists the activation types usable on this machine, the default first.
+    """
+
+    backend: str
+    engine: str
+    engine_version: str
+    build_flags: Mapping[str, str]
+    tasks: tuple[Task, ...]
+    model_formats: tuple[str, ...]
+    families: tuple[str, ...]
+    dtypes: tuple[DType, ...]
+    device_class: DeviceClass
+    platforms: tuple[str, ...]
+    extra: str
+    owned: bool
+    abort_capable: bool
+    kernel_revision: str | None = None
+    manifest_digest: str | None = None
+    recommended_batch: BatchPolicy | None = None
+    plugin_api: int = PLUGIN_API_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityEvidence:
+    """The outcome of a probe: facts observed on this machine beside the floor they were held against.
+
+    ``reason`` is one of the contract's four, ``reason_detail`` the finer word; both are None when ``status`` is
+    ``ok``. ``message`` says what a person should do.
+    """
+
+    status: Literal["ok", "refused"]
+    required: Mapping[str, Any]
+    observed: Mapping[str, Any]
+    reason: RefusalReason | None = None
+    reason_detail: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """One model to load.
+
+    ``artifact_path`` names the verified weight file; ``artifact_fd`` is the descriptor whose bytes were hashed: map
+    that one, never the path again. ``config`` is the model's parsed config.json. ``runtime_config`` carries the
+    protocol's string pairs, ``dtype``, ``threads`` and ``max_tokens`` among them.
+    """
+
+    artifact_path: str
+    artifact_fd: int
+    artifact_digest: str
+    format: str
+    family: str
+    config: Mapping[str, Any]
+    dtype: DType
+    max_tokens: int
+    runtime_config: Mapping[str, str] = field(default_factory=dict)
+
+
+class LoadedModel(Protocol):
+    """What ``synapse_load`` returns: opaque to the worker but for these facts."""
+
+    dims: int
+    buckets: Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedBatch:
+    """Rows to embed: ``ids`` are the i32 tokens of all rows end to end, ``counts`` the tokens of each row."""
+
+    ids: TokenIds
+    counts: Sequence[int]
+    item_ids: Sequence[str]
+    pooling: Pooling
+    normalize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What ``synapse_generate`` returns; ``text`` may be empty, the host detokenises ``token_ids``."""
+
+    token_ids: Sequence[int]
+    finish_reason: Literal["stop", "length"]
+    n_prompt: int
+    text: str = ""
+
+
+class Progress(Protocol):
+    """Reports work that is done. ``completed`` strictly grows within a request."""
+
+    def __call__(self, completed: int, phase: Phase, token_ids: Sequence[int] = ()) -> None: ...
+
+
+class PluginError(Exception):
+    """A typed refusal of a plugin; ``code`` is one of the worker protocol's ERR codes."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class BackendHooks:
+    """The hooks. Every one is ``firstresult``; a missing hook is an operation the backend does not have."""
+
+    # --- in the describe-and-probe child ---------------------------------------------------------------------
+
+    @hookspec(firstresult=True)
+    def synapse_describe(self) -> BackendDescription:
+        """Say what the backend is. Must not open the device; may import what it needs."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_probe_capability(self) -> CapabilityEvidence:
+        """Look at the machine and say whether the backend can run here, with the facts."""
+        raise AssertionError("specification only")
+
+    # --- in the worker ---------------------------------------------------------------------------------------
+
+    @hookspec(firstresult=True)
+    def synapse_load(self, spec: LoadSpec, progress: Progress) -> LoadedModel:
+        """Load one model. Raise ``PluginError`` with artifact_invalid, config_invalid or oom."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_embed(self, model: LoadedModel, batch: EmbedBatch, progress: Progress) -> Vectors:
+        """Embed every row; float32 [rows, dims], in the order of the batch."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_rerank(self, model: LoadedModel, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
+        """Score complete, already composed sequences; float32 [rows]."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_generate(
+        self, model: LoadedModel, prompt: TokenIds, options: Mapping[str, Any], progress: Progress
+    ) -> Generation:
+        """Decode greedily after ``prompt``; ``options`` holds ``max_tokens``."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_self_check(self, model: LoadedModel, progress: Progress) -> Mapping[str, Vectors]:
+        """Return the numbers of each named check; the host judges them."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_unload(self, model: LoadedModel) -> bool:
+        """Free the model; True when it is gone."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_admit_shape(self, model: LoadedModel, shape: int, progress: Progress) -> Mapping[str, Any]:
+        """Compile and keep one sequence shape; return its inventory (Neural Engine only)."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_evict_shape(self, model: LoadedModel, shape: int, progress: Progress) -> bool:
+        """Drop one compiled sequence shape; True when it is gone (Neural Engine only)."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_placement(self, model: LoadedModel) -> float:
+        """Share of dispatchable operations placed on the Neural Engine, 0 to 1."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_decode_step(self, model: LoadedModel, step: Mapping[str, Any], progress: Progress) -> Mapping[str, Any]:
+        """Advance one owned-decode session by one quantum."""
+        raise AssertionError("specification only")
