@@ -263,6 +263,14 @@ class IdempotencyConflict(SynapseError):
     code = "idempotency_conflict"
 
 
+class StartRefused(Exception):
+    """The host cannot start; never on the wire. The message says what stands in the way and what to do."""
+
+
+class SettingsInvalid(StartRefused):
+    """The configuration holds an unknown key or a wrong value. Raised by ``settings`` alone."""
+
+
 _NAMED = {error.code: error for error in SynapseError.__subclasses__()}
 
 #: code -> exception type; codes raised only by later rooms get a type made from the table.

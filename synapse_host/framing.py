@@ -72,6 +72,10 @@ class FrameDecoder:
         length, self._expected = self._expected, None
         return self._take(length)
 
+    def take_rest(self) -> bytes:
+        """Hand over every byte held; for a caller that receives the next frame itself. Only between frames."""
+        return self._take(self._available)
+
     def _take(self, count: int) -> bytes:
         parts: list[bytes] = []
         missing = count

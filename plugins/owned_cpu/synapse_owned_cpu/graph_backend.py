@@ -1,0 +1,106 @@
+"""Turns recorded segments into compiled OpenVINO graphs the owned engine can call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from synapse_host.hookspecs import DType
+from synapse_host.ops.tensor_ops import Batch
+from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey
+from synapse_host.owned_engine.weights import CheckpointWeights
+from synapse_owned_cpu.openvino_ops import OpenVinoOps
+from synapse_owned_cpu.runtime import core, opset, ov
+
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+
+#: OpenVINO's names of the activation types we offer.
+PRECISIONS: dict[DType, str] = {"f32": "f32", "bf16": "bf16"}
+
+
+def compile_settings(dtype: DType, threads: int) -> dict[str, str]:
+    """Settings of one lane's graphs: one request at a time, on ``threads`` threads, in exactly ``dtype``."""
+    return {
+        "INFERENCE_PRECISION_HINT": PRECISIONS[dtype],
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": "1",
+        "INFERENCE_NUM_THREADS": str(threads),
+    }
+
+
+class CompiledSegment:
+    """One compiled graph and its only inference request.
+
+    Inputs are always shared: a request that has once been given shared inputs refuses larger copied ones later.
+    Outputs are always copied, since the request's own buffers may be released or overwritten.
+    """
+
+    def __init__(self, compiled: Any, held: list[Any]) -> None:
+        self._compiled = compiled
+        self._request = compiled.create_infer_request()
+        self._held = held
+
+    def __call__(self, ids: Int32, counts: Int32, hidden: Float32 | None = None) -> Float32:
+        inputs = [ids, counts] if hidden is None else [ids, counts, hidden]
+        outputs = self._request.infer(dict(enumerate(inputs)), share_inputs=True, share_outputs=False)
+        vectors: Float32 = outputs[0]
+        return vectors
+
+    def release(self) -> None:
+        """Give the request's buffers back; the next call takes new ones."""
+        self._compiled.release_memory()
+
+
+class OpenVinoBackend:
+    """The graphs of one model. Shapes are dynamic, so a key stands for every row count and bucket."""
+
+    static_shapes = False
+
+    def __init__(self, weights: CheckpointWeights, *, max_tokens: int, threads: int) -> None:
+        self._weights = weights
+        self._max_tokens = max_tokens
+        self._threads = threads
+        self._segments: list[CompiledSegment] = []
+
+    def executable(self, key: ExecutableKey, build: Build) -> Executable:
+        ops = OpenVinoOps(self._weights, max_tokens=self._max_tokens, regime=key.regime)
+        model = _record(ops, key, build)
+        compiled = core().compile_model(model, "CPU", compile_settings(key.dtype, self._threads))
+        segment = CompiledSegment(compiled, ops.held)
+        self._segments.append(segment)
+        return segment
+
+    def between_segments(self) -> None:
+        for segment in self._segments:
+            segment.release()
+
+    def close(self) -> None:
+        self._segments.clear()
+        self._weights.close()
+
+
+def _record(ops: OpenVinoOps, key: ExecutableKey, build: Build) -> Any:
+    ids = opset.parameter([-1, -1], ov.Type.i32, name="ids")
+    counts = opset.parameter([-1], ov.Type.i32, name="counts")
+    parameters, hidden = [ids, counts], None
+    if not key.segment.has_stem:
+        rows = opset.parameter([-1, -1, key.width], ov.Type.f32, name="hidden")
+        parameters.append(rows)
+        hidden = rows.output(0)
+    result = build(ops, Batch(ids.output(0), counts.output(0)), hidden)
+    return ov.Model([opset.result(result)], parameters, f"{key.family}-{key.segment.first}-{key.segment.stop}")
+
+
+def run_trial_graph(dtype: DType) -> None:
+    """Compile and run one product of two small matrices; raises ``RuntimeError`` when it comes out wrong."""
+    x = opset.parameter([-1, 16], ov.Type.f32)
+    w = np.eye(16, dtype=np.float32) * 2.0
+    model = ov.Model([opset.result(opset.matmul(x, opset.constant(w), False, True))], [x], "trial")
+    compiled = core().compile_model(model, "CPU", compile_settings(dtype, 1))
+    given = np.arange(48, dtype=np.float32).reshape(3, 16)
+    found = compiled(given)[0]
+    if not np.array_equal(found, given * 2.0):
+        raise RuntimeError(f"a {dtype} product of small whole numbers came out wrong on the CPU device")

@@ -1,0 +1,109 @@
+"""The CPU backend: the host's model families compiled by OpenVINO. Entry point ``cpu``, engine ``owned-cpu``.
+
+Importing this module costs nothing; each hook imports what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, LoadSpec, hookimpl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synapse_host.hookspecs import EmbedBatch, Progress, Vectors
+    from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
+    from synapse_host.owned_engine.weights import CheckpointWeights
+    from synapse_owned_cpu.graph_backend import OpenVinoBackend
+
+ENGINE = "owned-cpu"
+#: Smallest cosine to the reference a vector may have, by activation type; held by the plugin's tests.
+TOLERANCES = {"cosine_f32": "0.999999", "cosine_bf16": "0.9999"}
+#: Measured with MiniLM on two cores; see the table in this plugin's README.
+RECOMMENDED_BATCH = BatchPolicy(rows=64, token_budget=8192)
+
+
+@hookimpl
+def synapse_describe() -> BackendDescription:
+    """Identity and abilities; reads the processor's flags and OpenVINO's version, imports neither."""
+    from synapse_host.owned_engine import kernel_revision as revision
+    from synapse_host.owned_engine.family_table import FAMILIES, MODEL_FORMAT
+    from synapse_owned_cpu import evidence
+
+    families = tuple(FAMILIES)
+    kernels = revision.kernel_revision([*revision.shared_sources(), *_kernel_sources()])
+    return BackendDescription(
+        backend="cpu",
+        engine=ENGINE,
+        engine_version=version("synapse-host-owned-cpu"),
+        build_flags=_build_flags(),
+        tasks=("embed",),
+        model_formats=(MODEL_FORMAT,),
+        families=families,
+        dtypes=evidence.dtypes_of(evidence.read_machine().isa),
+        device_class="cpu",
+        platforms=evidence.PLATFORMS,
+        extra="cpu",
+        owned=True,
+        abort_capable=True,
+        kernel_revision=kernels,
+        manifest_digest=revision.manifest_digest(
+            engine=ENGINE, families=families, kernels=kernels, tolerances=TOLERANCES
+        ),
+        recommended_batch=RECOMMENDED_BATCH,
+    )
+
+
+@hookimpl
+def synapse_probe_capability() -> CapabilityEvidence:
+    """Hold processor, memory and runtime against the floor, and run a small graph."""
+    from synapse_owned_cpu import evidence
+
+    return evidence.probe()
+
+
+@hookimpl
+def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
+    """Map the checkpoint, compile its graph and compute one short row."""
+    from synapse_host.owned_engine.loading import load_engine
+    from synapse_owned_cpu import evidence
+
+    return load_engine(spec, evidence.dtypes_of(evidence.read_machine().isa), _backend, progress)
+
+
+@hookimpl
+def synapse_embed(model: OwnedEngine, batch: EmbedBatch, progress: Progress) -> Vectors:
+    """Float32 [rows, dims] in the order of the batch."""
+    return model.embed(batch, progress)
+
+
+@hookimpl
+def synapse_unload(model: OwnedEngine) -> bool:
+    """Drop graphs and weights."""
+    model.unload()
+    return True
+
+
+def _backend(weights: CheckpointWeights, settings: ModelSettings) -> OpenVinoBackend:
+    from synapse_owned_cpu.graph_backend import OpenVinoBackend
+
+    return OpenVinoBackend(weights, max_tokens=settings.max_tokens, threads=settings.threads)
+
+
+def _build_flags() -> dict[str, str]:
+    """What of the build moves bits, apart from the precision, which the host adds per lane (reading 35)."""
+    from synapse_host.owned_engine.shape_policy import BUCKET_POLICY
+    from synapse_owned_cpu.evidence import openvino_version
+
+    release = ".".join((openvino_version() or "none").split(".")[:2])
+    return {"bucket_policy": BUCKET_POLICY, "openvino": release}
+
+
+def _kernel_sources() -> list[Path]:
+    """The modules of this plugin that decide bits."""
+    from pathlib import Path
+
+    here = Path(__file__).parent
+    return [here / f"{name}.py" for name in ("attention_graph", "graph_backend", "nodes", "openvino_ops")]

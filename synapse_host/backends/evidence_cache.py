@@ -1,0 +1,119 @@
+"""Reports of the describe-and-probe child, kept so that an unchanged plugin is not started again (reading 37).
+
+One JSON file per backend, interpreter and distribution, written whole or not at all. Only what a plugin itself answered
+is kept: a crash or a time-out may be gone next time, and its remedy must be seen to work. Nothing here raises for the
+state of the files: a cache that cannot be read or written costs a probe, not a request.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from synapse_host.backends.discovery import BackendEntry
+from synapse_host.backends.module_stamp import module_stamp
+from synapse_host.backends.probe_report import ProbeReport, ReportFault, report_from_json, report_to_json
+
+_log = logging.getLogger(__name__)
+
+#: Changes whenever the file's layout does.
+_LAYOUT = 1
+#: Linux's word for "since the machine started": devices and drivers rarely change without it changing too.
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKey:
+    """Everything that must be the same for a kept report to be believed.
+
+    ``rules`` stamps the host's own checks, ``machine`` the machine and its boot: evidence is about one machine, and a
+    home directory may be shared by several.
+    """
+
+    layout: int
+    backend: str
+    distribution: str
+    version: str
+    record_digest: str
+    module: str
+    module_stamp: str
+    interpreter: str
+    machine: str
+    rules: str
+
+
+def cache_key(entry: BackendEntry) -> CacheKey:
+    """The key of ``entry`` now, from metadata and file times; imports no plugin."""
+    return CacheKey(
+        layout=_LAYOUT,
+        backend=entry.name,
+        distribution=entry.distribution,
+        version=entry.version,
+        record_digest=entry.record_digest,
+        module=entry.module,
+        module_stamp=module_stamp(entry.module),
+        interpreter=f"{sys.executable} {sys.version}",
+        machine=_machine(),
+        rules=module_stamp(__name__),
+    )
+
+
+def cache_file(folder: Path, key: CacheKey) -> Path:
+    """Where the report of ``key`` lives; a newer version of the same plugin takes the same file."""
+    owner = sha256(f"{key.distribution}\n{key.interpreter}".encode()).hexdigest()[:16]
+    return folder / f"{key.backend}-{owner}.json"
+
+
+def read_report(folder: Path, key: CacheKey) -> ProbeReport | None:
+    """The kept report, or None when there is none, it is of another key or the file is damaged."""
+    try:
+        kept = json.loads(cache_file(folder, key).read_bytes())
+        if kept["key"] != asdict(key):
+            return None
+        report = report_from_json(kept["report"], key.backend)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, ReportFault) as problem:
+        _log.warning("ignoring the damaged evidence file %s (%s)", cache_file(folder, key), problem)
+        return None
+    return None if report.status == "broken" else report
+
+
+def write_report(folder: Path, key: CacheKey, report: ProbeReport) -> None:
+    """Keep an ``ok`` or ``refused`` report; a failure to write is logged and costs a probe next time."""
+    if report.status == "broken":
+        return
+    text = json.dumps({"key": asdict(key), "report": report_to_json(report)}, indent=1)
+    target = cache_file(folder, key)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _replace(target, text)
+    except OSError as problem:
+        _log.warning("the evidence of backend %s is not kept in %s (%s)", key.backend, target, problem)
+
+
+def _replace(target: Path, text: str) -> None:
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".new")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.replace(name, target)  # noqa: PTH105 - both are plain names here
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _machine() -> str:
+    about = platform.uname()
+    try:
+        boot = _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    return f"{about.system} {about.node} {about.release} {about.machine} {boot}".strip()

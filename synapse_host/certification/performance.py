@@ -1,0 +1,50 @@
+"""How fast a loaded lane is, measured through its own queue and worker."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from synapse_host.lanes.lane import Lane
+
+#: Batches of at most this many tokens are timed until both minima below are reached (original facts 2.4).
+BATCH_TOKENS = 1024
+MIN_TOKENS = 4096
+MIN_BATCHES = 3
+SINGLE_SAMPLES = 20
+
+
+async def throughput_tok_s(lane: Lane, rows: Sequence[Sequence[int]]) -> float:
+    """Real tokens per second over batches of ``rows``, repeated until enough was measured."""
+    batches = _batches(sorted(rows, key=len))
+    tokens = done = 0
+    began = time.perf_counter()
+    while tokens < MIN_TOKENS or done < MIN_BATCHES:
+        batch = batches[done % len(batches)]
+        await lane.embed(batch, [str(index) for index in range(len(batch))])
+        tokens += sum(map(len, batch))
+        done += 1
+    return tokens / (time.perf_counter() - began)
+
+
+async def single_item_p50_ms(lane: Lane, row: Sequence[int]) -> float:
+    """Median milliseconds of one short row."""
+    samples = []
+    for _ in range(SINGLE_SAMPLES):
+        began = time.perf_counter()
+        await lane.embed([row], ["single"])
+        samples.append((time.perf_counter() - began) * 1000)
+    return statistics.median(samples)
+
+
+def _batches(rows: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
+    batches: list[list[Sequence[int]]] = [[]]
+    held = 0
+    for row in rows:
+        if batches[-1] and held + len(row) > BATCH_TOKENS:
+            batches.append([])
+            held = 0
+        batches[-1].append(row)
+        held += len(row)
+    return batches

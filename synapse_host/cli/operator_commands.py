@@ -1,0 +1,72 @@
+"""``synapse-opctl``: what an operator looks at and changes on a running host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synapse_host.cli.output import failures_explained, print_json, print_table, print_text
+from synapse_host.client.blocking_client import Client
+
+app = typer.Typer(
+    name="synapse-opctl", help="Operate a running host.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
+Socket = Annotated[
+    Path | None, typer.Option("--socket", help="Socket of the host; default: the one of this user's settings.")
+]
+ModelId = Annotated[str, typer.Argument(help="Model id.")]
+
+
+@app.command(name="model-status")
+def model_status(model_id: ModelId, socket: Socket = None, as_json: Json = False) -> None:
+    """Show the state of one model."""
+    with failures_explained(), Client.connect(socket) as client:
+        status = client.model_status(model_id=model_id)
+    if as_json:
+        print_json(status)
+        return
+    print_text(f"{status['model_id']}: {status['state']}")
+
+
+@app.command()
+def unload(model_id: ModelId, socket: Socket = None, as_json: Json = False) -> None:
+    """Stop a model's worker; the model stays registered."""
+    with failures_explained(), Client.connect(socket) as client:
+        status = client.model_unload(model_id)
+    if as_json:
+        print_json(status)
+        return
+    print_text(f"{status['model_id']}: {status['state']}")
+
+
+@app.command(name="probe-report")
+def probe_report(socket: Socket = None, as_json: Json = False) -> None:
+    """Show every model's certification and measured speed on this machine."""
+    with failures_explained(), Client.connect(socket) as client:
+        report = client.probe_report()
+    if as_json:
+        print_json(report)
+        return
+    print_table(
+        f"Machine profile {report['machine_profile_hash'][:16]}",
+        ("model", "status", "tokens/s", "p50 ms", "reason"),
+        [
+            (
+                lane["model_id"],
+                lane["certification_status"],
+                (lane["performance"] or {}).get("throughput_tok_s"),
+                (lane["performance"] or {}).get("single_item_latency_p50_ms"),
+                lane["blocking_reason"],
+            )
+            for lane in report["lanes"]
+        ],
+    )
+
+
+def main() -> None:
+    """Entry point of the ``synapse-opctl`` script."""
+    app()

@@ -1,0 +1,79 @@
+"""Text files as passages to embed, and the nearest of them to a question. Pure but for reading the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Vectors = npt.NDArray[np.float32]
+
+#: Names taken when a directory is given.
+TEXT_SUFFIXES = (".md", ".txt", ".rst")
+#: A passage shorter than this many characters says too little to be an answer.
+MIN_CHARS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One paragraph and where it stands."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A passage with its cosine to the question."""
+
+    score: float
+    passage: Passage
+
+
+def read_passages(paths: Iterable[Path]) -> list[Passage]:
+    """The paragraphs of files, and of the text files below directories, in the order of names and lines.
+
+    Raises:
+        OSError: a file cannot be read. UnicodeDecodeError: a named file is not UTF-8.
+
+    """
+    return [
+        passage
+        for path in paths
+        for file in _files(path)
+        for passage in split_passages(str(file), file.read_text("utf-8"))
+    ]
+
+
+def split_passages(file: str, text: str) -> list[Passage]:
+    """Paragraphs of ``text``, separated by blank lines, that are long enough to mean something."""
+    passages: list[Passage] = []
+    lines: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        if line.strip():
+            lines.append(line)
+            continue
+        paragraph = "\n".join(lines).strip()
+        if len(paragraph) >= MIN_CHARS:
+            passages.append(Passage(file, number - len(lines), paragraph))
+        lines = []
+    return passages
+
+
+def nearest(question: Vectors, passages: Sequence[Passage], vectors: Vectors, top: int) -> list[Match]:
+    """The ``top`` passages by cosine, best first; vectors are of unit length."""
+    scores = vectors @ question
+    order = (-scores).argsort(kind="stable")[:top]
+    return [Match(float(scores[index]), passages[index]) for index in order]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob("*") if file.suffix in TEXT_SUFFIXES and file.is_file())

@@ -1,0 +1,260 @@
+"""The blocking client: the same calls, driven without an event loop.
+
+The methods of ``Calls`` suspend only where their transport does. The transport here blocks instead, so one step runs a
+call to its end. A portal to an event loop in another thread would cost two thread changes a call.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from synapse_host.client.bulk import OnProgress
+from synapse_host.client.calls import Calls, Item, OnStatus, Status
+from synapse_host.client.exchange import Exchange, HostFacts, Received
+from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
+from synapse_host.client.replies import EmbedReply
+from synapse_host.client.transport import HELLO_DEADLINE_S, read_size, unreachable
+from synapse_host.settings import resolve_paths
+
+Answer = TypeVar("Answer")
+
+
+class BlockingTransport:
+    """One connection; its methods are coroutines that never suspend."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.exchange = Exchange()
+        self._connection = connection
+        self._fault: Exception | None = None
+
+    def greet(self) -> HostFacts:
+        """Exchange hellos; raises the host's refusal of the connection."""
+        self._write(self.exchange.hello())
+        while self.exchange.host is None:
+            self._raise_fault()
+            self._read()
+        return self.exchange.host
+
+    async def submit(self, method: str, params: Mapping[str, Any], flow_id: str | None) -> int:
+        """Send a request."""
+        self._raise_fault()
+        number, frame = self.exchange.request(method, params, flow_id)
+        self._write(frame)
+        return number
+
+    async def result(self, number: int) -> Received:
+        """Read until one answer is there."""
+        try:
+            while (received := self.exchange.take(number)) is None:
+                self._raise_fault()
+                self._read()
+            return received
+        finally:
+            self.exchange.forget(number)
+
+    def forget(self, number: int) -> None:
+        """Give up an answer."""
+        self.exchange.forget(number)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)  # noqa: ASYNC251 - this transport blocks by design
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._fault = self._fault or ConnectionLost("the client was closed; open a new one")
+        self._connection.close()
+
+    def _write(self, frame: bytes) -> None:
+        try:
+            self._connection.sendall(frame)
+        except TimeoutError:
+            raise
+        except OSError as fault:
+            # The host may have said why before it closed.
+            while self._fault is None and self.exchange.refusal is None:
+                self._read()
+            raise self.exchange.refusal or self._fault or fault from fault
+        except BaseException:
+            # Interrupted: part of the frame may be out, and the host would read the next one as its rest.
+            self._fault = ConnectionLost("a request was interrupted half-sent; open a new client")
+            raise
+
+    def _read(self) -> None:
+        try:
+            self._receive()
+        except TimeoutError:
+            raise
+        except OSError as fault:
+            self._fault = ConnectionLost(f"the host closed the connection ({fault}); open a new client")
+        except ReplyMismatch as fault:
+            self._fault = fault
+
+    def _receive(self) -> None:
+        space = self.exchange.space()
+        if space is not None:
+            count = self._connection.recv_into(space)
+            self.exchange.filled(count)
+        else:
+            data = self._connection.recv(read_size(self.exchange.wanted_bytes))
+            count = len(data)
+            self.exchange.feed(data)
+        if not count:
+            raise ConnectionResetError("end of stream")
+
+    def _raise_fault(self) -> None:
+        fault = self.exchange.refusal or self._fault
+        if fault is not None:
+            raise fault
+
+
+class Client:
+    """A connection to the host, for programs without an event loop. Threads may share it; their calls take turns.
+
+    ``with Client.connect() as client: …``; or close it with ``close``. Every method is described at ``Calls``.
+    """
+
+    def __init__(self, transport: BlockingTransport, host: HostFacts) -> None:
+        self._connection = transport
+        self._calls = Calls(transport)
+        self._turn = threading.RLock()
+        #: What the host said of itself.
+        self.host = host
+
+    @classmethod
+    def connect(cls, socket_path: str | Path | None = None) -> Client:
+        """Connect to the user's host, or to the socket named.
+
+        Raises:
+            HostUnreachable: nothing answers there.
+            SynapseError: the host refused the connection (too many of them, another user).
+
+        """
+        path = os.fspath(socket_path or resolve_paths().host_socket)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(HELLO_DEADLINE_S)
+            _connect(connection, path)
+            transport = BlockingTransport(connection)
+            host = _greeted(transport, path)
+            connection.settimeout(None)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(transport, host)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(
+        self, method: str, params: Mapping[str, Any] | None = None, *, flow_id: str | None = None, retries: int = 0
+    ) -> dict[str, Any]:
+        """Call any method by name."""
+        return self._run(self._calls.call(method, params, flow_id=flow_id, retries=retries))
+
+    def embed_query(
+        self, model: str | None, text: str, *, flow_id: str | None = None, retries: int = 0, **constraints: Any
+    ) -> EmbedReply:
+        """Embed one text."""
+        return self._run(self._calls.embed_query(model, text, flow_id=flow_id, retries=retries, **constraints))
+
+    def embed_batch(
+        self,
+        model: str | None,
+        items: Sequence[Item],
+        *,
+        flow_id: str | None = None,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> EmbedReply:
+        """Embed several texts in one request."""
+        return self._run(self._calls.embed_batch(model, items, flow_id=flow_id, retries=retries, **constraints))
+
+    def embed_many(
+        self,
+        model: str | None,
+        texts: Sequence[str],
+        *,
+        on_progress: OnProgress | None = None,
+        concurrency: int = 2,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> EmbedReply:
+        """Embed any number of texts."""
+        return self._run(
+            self._calls.embed_many(
+                model, texts, on_progress=on_progress, concurrency=concurrency, retries=retries, **constraints
+            )
+        )
+
+    def model_load(self, **params: Any) -> Status:
+        """Start loading a model."""
+        return self._run(self._calls.model_load(**params))
+
+    def model_status(self, *, job_id: str | None = None, model_id: str | None = None) -> Status:
+        """The state of a load job or of a model."""
+        return self._run(self._calls.model_status(job_id=job_id, model_id=model_id))
+
+    def model_unload(self, model_id: str) -> Status:
+        """Stop a model's worker."""
+        return self._run(self._calls.model_unload(model_id))
+
+    def models_list(self) -> dict[str, Any]:
+        """Every model with its state, fingerprints and limits."""
+        return self._run(self._calls.models_list())
+
+    def probe_start(self, models: Sequence[str], *, request_key: str | None = None) -> Status:
+        """Start certifying models on this machine."""
+        return self._run(self._calls.probe_start(models, request_key=request_key))
+
+    def probe_report(self) -> dict[str, Any]:
+        """What was measured on this machine."""
+        return self._run(self._calls.probe_report())
+
+    def wait_for_load(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
+        """Poll a load job until its model is ready."""
+        return self._run(self._calls.wait_for_load(job_id, on_state=on_state))
+
+    def wait_for_probe(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
+        """Poll a probe job until it is done."""
+        return self._run(self._calls.wait_for_probe(job_id, on_state=on_state))
+
+    def _run(self, call: Coroutine[Any, Any, Answer]) -> Answer:
+        with self._turn:
+            try:
+                call.send(None)
+            except StopIteration as done:
+                answer: Answer = done.value
+                return answer
+            call.close()
+            raise RuntimeError("a blocking call suspended; its transport must never await")
+
+
+def _connect(connection: socket.socket, path: str) -> None:
+    try:
+        connection.connect(path)
+    except OSError as error:
+        raise unreachable(path, error) from error
+
+
+def _greeted(transport: BlockingTransport, path: str) -> HostFacts:
+    try:
+        return transport.greet()
+    except (TimeoutError, ConnectionLost) as fault:
+        raise HostUnreachable(f"{path} accepted the connection but did not greet: {fault!r}") from fault

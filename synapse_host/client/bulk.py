@@ -1,0 +1,85 @@
+"""The many requests behind one ``embed_many``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from synapse_host.client.batching import Batch, is_too_large
+from synapse_host.client.params import batch_params
+from synapse_host.client.replies import EmbedReply, read_embed_reply
+from synapse_host.client.transport import Transport, may_retry
+from synapse_host.errors import InvalidRequest, SynapseError
+
+#: Called with texts done and texts in all.
+OnProgress = Callable[[int, int], None]
+
+
+class BulkRequests:
+    """The requests of one ``embed_many``: awaited oldest first, refilled as answers come."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        model: str | None,
+        texts: Sequence[str],
+        constraints: Mapping[str, Any],
+        batches: Sequence[Batch],
+        retries: int,
+    ) -> None:
+        self._transport = transport
+        self._model = model
+        self._texts = texts
+        self._constraints = constraints
+        self._planned = deque((batch, retries) for batch in batches)
+        self._sent: deque[tuple[int, Batch, int]] = deque()
+
+    async def run(self, concurrency: int, on_progress: OnProgress | None) -> list[tuple[Sequence[int], EmbedReply]]:
+        """Each reply with the places of its rows in the whole."""
+        parts: list[tuple[Sequence[int], EmbedReply]] = []
+        done = 0
+        while self._planned or self._sent:
+            while self._planned and len(self._sent) < concurrency:
+                await self._send_next()
+            part = await self._receive_oldest()
+            if part is None:
+                continue
+            parts.append(part)
+            done += len(part[0])
+            if on_progress is not None:
+                on_progress(done, len(self._texts))
+        return parts
+
+    def abandon(self) -> None:
+        """Give up what is still in flight."""
+        for number, _, _ in self._sent:
+            self._transport.forget(number)
+        self._sent.clear()
+
+    async def _send_next(self) -> None:
+        batch, retries = self._planned.popleft()
+        ids, texts = self._items(batch)
+        params = batch_params(self._model, ids, texts, self._constraints)
+        self._sent.append((await self._transport.submit("embed.batch", params, None), batch, retries))
+
+    async def _receive_oldest(self) -> tuple[Sequence[int], EmbedReply] | None:
+        number, batch, retries = self._sent.popleft()
+        try:
+            received = await self._transport.result(number)
+        except SynapseError as refusal:
+            await self._answer_refusal(refusal, batch, retries)
+            return None
+        return batch.places, read_embed_reply("embed.batch", received, *self._items(batch))
+
+    async def _answer_refusal(self, refusal: SynapseError, batch: Batch, retries: int) -> None:
+        if isinstance(refusal, InvalidRequest) and is_too_large(refusal) and len(batch.places) > 1:
+            self._planned.extendleft((half, retries) for half in reversed(batch.halves()))
+        elif retries > 0 and may_retry(refusal):
+            await self._transport.pause((refusal.retry_after_ms or 0) / 1000)
+            self._planned.appendleft((batch, retries - 1))
+        else:
+            raise refusal
+
+    def _items(self, batch: Batch) -> tuple[list[str], list[str]]:
+        return [str(place) for place in batch.places], [self._texts[place] for place in batch.places]

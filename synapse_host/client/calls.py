@@ -1,0 +1,175 @@
+"""The client's methods, written once over a transport that either awaits or blocks.
+
+Transient refusals are raised, not retried, unless the caller passes ``retries``; then only those that are safe to send
+again are, after ``retry_after_ms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from synapse_host.client.batching import plan_batches
+from synapse_host.client.bulk import BulkRequests, OnProgress
+from synapse_host.client.exchange import Received, error_from
+from synapse_host.client.faults import ReplyMismatch
+from synapse_host.client.params import batch_params, given, with_model
+from synapse_host.client.replies import EmbedReply, merge_replies, payload_with_vectors, read_embed_reply
+from synapse_host.client.transport import Transport, may_retry
+from synapse_host.errors import SynapseError
+
+Status = dict[str, Any]
+OnStatus = Callable[[Status], None]
+#: An item of a batch: a text (its place becomes its id) or an id with its text.
+Item = str | tuple[str, str]
+
+_FIRST_POLL_S = 0.01
+_LONGEST_POLL_S = 0.5
+_POLL_GROWTH = 1.5
+
+
+class Calls:
+    """Every method of the host this library knows, over one transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def call(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        flow_id: str | None = None,
+        retries: int = 0,
+    ) -> dict[str, Any]:
+        """Call any method by name; the result as the host sent it, vectors as float32 rows.
+
+        Raises:
+            SynapseError: the host's refusal, one type per code.
+            ConnectionLost: the connection ended first.
+
+        """
+        return payload_with_vectors(await self._ask(method, params or {}, flow_id, retries))
+
+    async def embed_query(
+        self, model: str | None, text: str, *, flow_id: str | None = None, retries: int = 0, **constraints: Any
+    ) -> EmbedReply:
+        """Embed one text. ``constraints`` are the request fields of contract section 3, ``deadline_ms`` among them."""
+        params = {"text": text, **with_model(model, constraints)}
+        received = await self._ask("embed.query", params, flow_id, retries)
+        return read_embed_reply("embed.query", received, [constraints.get("id", "query")], [text])
+
+    async def embed_batch(
+        self,
+        model: str | None,
+        items: Sequence[Item],
+        *,
+        flow_id: str | None = None,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> EmbedReply:
+        """Embed several texts in one request; the reply is in the order of ``items``."""
+        pairs = [(str(place), item) if isinstance(item, str) else item for place, item in enumerate(items)]
+        ids, texts = [item for item, _ in pairs], [text for _, text in pairs]
+        received = await self._ask("embed.batch", batch_params(model, ids, texts, constraints), flow_id, retries)
+        return read_embed_reply("embed.batch", received, ids, texts)
+
+    async def embed_many(
+        self,
+        model: str | None,
+        texts: Sequence[str],
+        *,
+        on_progress: OnProgress | None = None,
+        concurrency: int = 2,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> EmbedReply:
+        """Embed any number of texts in requests of like length, ``concurrency`` of them in flight.
+
+        The reply is in the order of ``texts``; ids are their places. ``on_progress(done, total)`` counts texts.
+
+        Raises:
+            ValueError: ``texts`` is empty, or ``concurrency`` is less than one.
+            SynapseError: the first refusal that is neither retried nor met by a smaller request.
+
+        """
+        if not texts or concurrency < 1:
+            raise ValueError(
+                f"embed_many got {len(texts)} texts and concurrency {concurrency}; give at least one of each"
+            )
+        batches = plan_batches(texts, row_ceiling=await self._row_ceiling(model))
+        work = BulkRequests(self._transport, model, texts, constraints, batches, retries)
+        try:
+            parts = await work.run(concurrency, on_progress)
+        finally:
+            work.abandon()
+        return merge_replies(parts, [str(place) for place in range(len(texts))])
+
+    async def model_load(self, **params: Any) -> Status:
+        """Start loading a model; the reply names the ``job_id`` for ``wait_for_load``."""
+        return await self.call("model.load", params)
+
+    async def model_status(self, *, job_id: str | None = None, model_id: str | None = None) -> Status:
+        """The state of a load job or of a model; give exactly one of the two."""
+        return await self.call("model.status", given(job_id=job_id, model_id=model_id))
+
+    async def model_unload(self, model_id: str) -> Status:
+        """Stop a model's worker; the model stays registered."""
+        return await self.call("model.unload", {"model_id": model_id})
+
+    async def models_list(self) -> dict[str, Any]:
+        """Every model with its state, fingerprints and limits."""
+        return await self.call("models.list")
+
+    async def probe_start(self, models: Sequence[str], *, request_key: str | None = None) -> Status:
+        """Start certifying models on this machine; the reply names the ``job_id`` for ``wait_for_probe``."""
+        return await self.call("probe.start", {"models": list(models), **given(request_key=request_key)})
+
+    async def probe_report(self) -> dict[str, Any]:
+        """What was measured on this machine."""
+        return await self.call("probe.report")
+
+    async def wait_for_load(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
+        """Poll a load job until its model is ready; raises the job's error when it failed."""
+        return await self._poll("model.status", job_id, "ready", on_state)
+
+    async def wait_for_probe(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
+        """Poll a probe job until it is done; raises the job's error when it failed."""
+        return await self._poll("probe.status", job_id, "done", on_state)
+
+    async def _poll(self, method: str, job_id: str, done: str, on_state: OnStatus | None) -> Status:
+        delay, before = _FIRST_POLL_S, None
+        while True:
+            status = await self.call(method, {"job_id": job_id})
+            if on_state is not None and status != before:
+                on_state(status)
+            before = status
+            state = str(status.get("state"))
+            if state == done:
+                return status
+            if "error" in status:
+                raise error_from(status["error"])
+            if state.startswith("failed") or state == "cancelled":
+                raise ReplyMismatch(f"job {job_id!r} ended as {state!r} without saying why; read the host's log")
+            await self._transport.pause(delay)
+            delay = min(delay * _POLL_GROWTH, _LONGEST_POLL_S)
+
+    async def _ask(self, method: str, params: Mapping[str, Any], flow_id: str | None, retries: int) -> Received:
+        while True:
+            number = await self._transport.submit(method, params, flow_id)
+            try:
+                return await self._transport.result(number)
+            except SynapseError as refusal:
+                if retries <= 0 or not may_retry(refusal):
+                    raise
+                await self._transport.pause((refusal.retry_after_ms or 0) / 1000)
+            retries -= 1
+
+    async def _row_ceiling(self, model: str | None) -> int | None:
+        """The most tokens the model embeds of one text, for planning; None where the host does not say."""
+        try:
+            rows = (await self.models_list()).get("models", ())
+        except SynapseError:
+            return None
+        found = [row.get("max_tokens") for row in rows if row.get("model_id") == model]
+        return found[0] if found else None

@@ -1,0 +1,244 @@
+"""Composition root: opens everything the host is made of inside one task group and closes it in reverse.
+
+Nothing is decided here. Rooms are handed what they need, in the order of the walk a request takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from synapse_host.admission.gate import Gate
+from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
+from synapse_host.certification.stored_rows import (
+    certification_of,
+    certification_row,
+    performance_of,
+    performance_row,
+)
+from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
+from synapse_host.lanes.backend_choice import BackendChoice
+from synapse_host.lanes.lane import Lane, LaneRuntime
+from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.permits import DevicePermits
+from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.registrar import ModelRegistrar
+from synapse_host.lanes.stored_models import model_of, row_of
+from synapse_host.operations.constraints import BudgetRule
+from synapse_host.operations.embedding import EmbeddingService, InlineLimits
+from synapse_host.operations.listing import ListingService
+from synapse_host.operations.loading import LoadingService
+from synapse_host.operations.management_jobs import ManagementJobs
+from synapse_host.operations.probing import ProbingService
+from synapse_host.operations.registry import Registry
+from synapse_host.server.listener import serve
+from synapse_host.settings import Settings
+from synapse_host.store.certification_store import CertificationStore
+from synapse_host.store.database import Store
+from synapse_host.store.model_store import ModelStore
+from synapse_host.store.module_store import ModuleStore
+from synapse_host.supervision.socket_path import worker_socket_path
+from synapse_host.supervision.worker import Worker
+from synapse_host.supervision.worker_spec import WorkerSpec
+from synapse_host.tokenization.model_tokenizer import ModelTokenizer
+
+log = logging.getLogger("synapse_host")
+
+STORE_FILE = "synapse.sqlite3"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    modules: ModuleStore
+    models: ModelStore
+    certifications: CertificationStore
+
+
+class Host:
+    """The parts of one running host. Made by ``open_host``; serves by ``run_host``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        stores: _Stores,
+        machine: MachineProfile,
+        generation: int,
+        epoch: int,
+        tasks: TaskGroup,
+    ) -> None:
+        self.settings = settings
+        self.machine = machine
+        self.module_generation = generation
+        self.table_epoch = epoch
+        self.lanes = LaneTable()
+        self.ledger = CertificationLedger(self.profile_hash)
+        self.gate = Gate(
+            byte_budget=settings.inline.byte_budget,
+            estimate_ms=settings.inline.estimated_execution_ms,
+            clock=time.monotonic,
+        )
+        self._backends = BackendChoice(settings.paths.cache_dir)
+        self.registrar = ModelRegistrar(
+            self.lanes,
+            self._backends,
+            save=self._save_model,
+            runtime=self._runtime,
+            now_ms=_now_ms,
+        )
+        self._stores = stores
+        self._permits = DevicePermits()
+        self._tasks = tasks
+        self._worker_numbers = 0
+
+    def profile_hash(self, model: RegisteredModel) -> str:
+        """The machine profile a model is certified under: this machine and the model's own engine, no other's.
+
+        Installing another backend must not take the certification of this one away.
+        """
+        return replace(self.machine, engine_identities=(model.engine,)).hash
+
+    def registry(self) -> Registry:
+        """Every method this host serves."""
+        generation, settings = self.module_generation, self.settings
+        budgets = BudgetRule(
+            deadline_ms=settings.inline.deadline_ms, max_queue_ms=settings.inline.max_queue_ms, clock=time.monotonic
+        )
+        loads = ManagementJobs("model-load", module_generation=generation, tasks=self._tasks)
+        probes = ManagementJobs("probe", module_generation=generation, tasks=self._tasks)
+        services = (
+            EmbeddingService(
+                self.lanes,
+                self.gate,
+                self.ledger,
+                budgets,
+                InlineLimits(settings.inline.max_items, settings.inline.max_tokens),
+                generation,
+                self.table_epoch,
+            ),
+            LoadingService(self.lanes, self.registrar, loads, generation),
+            ProbingService(self.lanes, self.ledger, probes, self._probe, self.machine, generation),
+            ListingService(self.lanes, self.ledger, generation, self.table_epoch),
+        )
+        return Registry(method for service in services for method in service.methods())
+
+    async def restore(self) -> None:
+        """Bring back what the store holds: registered models as unloaded lanes, and their certifications."""
+        for row in await self._stores.models.all():
+            model = model_of(row)
+            self.registrar.open_lane(model)
+            profile_hash = self.profile_hash(model)
+            certification = await self._stores.certifications.get(profile_hash, model.fingerprint)
+            performance = await self._stores.certifications.performance(profile_hash, model.fingerprint)
+            if certification is not None:
+                self.ledger.record(
+                    certification_of(certification), None if performance is None else performance_of(performance)
+                )
+
+    async def close(self) -> None:
+        """Stop every lane and its worker."""
+        async with anyio.create_task_group() as closing:
+            for lane in self.lanes:
+                closing.start_soon(lane.close)
+
+    async def _save_model(self, model: RegisteredModel) -> None:
+        await self._stores.models.save(row_of(model))
+
+    async def _probe(self, lane: Lane, tell: Callable[[str], None]) -> tuple[Certification, Performance | None]:
+        # Imported here: numpy is only needed once somebody asks for a probe.
+        from synapse_host.certification.gates import Gates
+        from synapse_host.certification.probe import ProbeSetting, probe_lane
+
+        setting = ProbeSetting(
+            start_worker=self._start_worker,
+            gates=Gates(self.settings.probe.embed_cosine, self.settings.probe.decile_overlap),
+            threads=self.settings.worker.threads,
+            os_build=self.machine.os_build,
+            module_generation=self.module_generation,
+            now_ms=_now_ms,
+        )
+        certification, performance = await probe_lane(lane, self.profile_hash(lane.model), setting, tell)
+        model = lane.model
+        await self._stores.certifications.save(
+            certification_row(model, certification),
+            None if performance is None else performance_row(model, certification, performance),
+        )
+        self.ledger.record(certification, performance)
+        return certification, performance
+
+    def _runtime(self, model: RegisteredModel) -> LaneRuntime:
+        return LaneRuntime(
+            start_worker=self._start_worker,
+            read_tokenizer=_read_tokenizer,
+            permits=self._permits.of(model.device_class),
+            tasks=self._tasks,
+            clock=time.monotonic,
+            threads=self.settings.worker.threads,
+        )
+
+    async def _start_worker(self, model: RegisteredModel) -> Worker:
+        await self._backends.require_installed(model.backend)
+        self._worker_numbers += 1
+        worker_id = f"synapse-{model.engine.engine}-{model.model_id}-{self._worker_numbers}"
+        spec = WorkerSpec(
+            backend=model.backend,
+            worker_id=worker_id,
+            socket_path=worker_socket_path(self.settings.paths.runtime_dir, worker_id),
+            max_frame=self.settings.server.max_frame,
+            expected_manifest=model.manifest_digest,
+            expected_kernel=model.kernel_revision,
+        )
+        return await Worker.start(spec, self._tasks)
+
+
+async def _read_tokenizer(model: RegisteredModel) -> ModelTokenizer:
+    from synapse_host.lanes.model_preparation import read_tokenizer
+
+    return await anyio.to_thread.run_sync(read_tokenizer, model)
+
+
+@asynccontextmanager
+async def open_host(settings: Settings) -> AsyncIterator[Host]:
+    """A host with its store open and its lanes restored; closed when the block ends.
+
+    Raises:
+        StoreFailure: the store cannot be opened.
+        MachineProbeFailed: the machine profile cannot be read.
+
+    """
+    machine = read_machine_profile((), os_build_override=None)
+    store = Store.open(settings.paths.data_dir / STORE_FILE)
+    try:
+        modules = ModuleStore(store)
+        stores = _Stores(modules, ModelStore(store), CertificationStore(store))
+        generation = await modules.begin_generation()
+        epoch = await modules.table_epoch()
+        async with anyio.create_task_group() as tasks:
+            host = Host(settings, stores, machine, generation, epoch, tasks)
+            await host.restore()
+            try:
+                yield host
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await host.close()
+                tasks.cancel_scope.cancel()
+    finally:
+        store.close()
+
+
+async def run_host(settings: Settings, *, stop: anyio.Event, on_ready: Callable[[], None] | None = None) -> None:
+    """Serve until ``stop`` is set, then drain and close."""
+    async with open_host(settings) as host:
+        log.info("host ready", extra={"pid": os.getpid(), "module_generation": host.module_generation})
+        await serve(settings, host.registry(), module_generation=host.module_generation, on_ready=on_ready, stop=stop)

@@ -1,0 +1,99 @@
+"""Finds the backend an operator named and refuses, with its reason, one that cannot serve the task here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio.to_thread
+
+from synapse_host.backends.backend_row import row_of_absent
+from synapse_host.backends.capability import BackendRow, probe_backend
+from synapse_host.backends.discovery import BackendEntry, list_backends
+from synapse_host.backends.known import KNOWN_BACKENDS, current_platform
+from synapse_host.errors import EXCEPTIONS, BackendUnavailable, InvalidRequest, SynapseError
+from synapse_host.hookspecs import BackendDescription, Task
+
+#: Tasks whose free-form models only engines with numbers of our own may run (wire contract, removed paths).
+OWNED_ONLY: frozenset[Task] = frozenset({"embed", "rerank"})
+
+
+class BackendChoice:
+    """Looks backends up by id or engine name; evidence is cached below ``cache_dir``."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._cache_dir = cache_dir
+
+    async def for_loading(self, engine: str, task: Task) -> BackendDescription:
+        """The description of the backend that ``engine`` names, by backend id or by engine name.
+
+        Raises:
+            InvalidRequest: no backend of that name is known, or it does not serve ``task`` with numbers of our own.
+            BackendUnavailable: it cannot run on this machine, or is not installed.
+            SynapseError: ``owned_cuda_unsupported`` for the CUDA backend.
+
+        """
+        entry = await self._entry(engine)
+        row = await probe_backend(entry, cache_dir=self._cache_dir)
+        if not row.runnable:
+            # A refusal may be out of date: a driver installed since, a machine that was busy.
+            row = await probe_backend(entry, cache_dir=self._cache_dir, refresh=True)
+        if row.description is None or not row.runnable:
+            raise _unavailable(row)
+        _check_task(row.description, task)
+        return row.description
+
+    async def require_installed(self, backend: str) -> None:
+        """Refuse, with ``BackendUnavailable``, a backend whose plugin was uninstalled since its model was loaded."""
+        entries = await anyio.to_thread.run_sync(list_backends)
+        if any(entry.name == backend for entry in entries):
+            return
+        known = KNOWN_BACKENDS.get(backend)
+        if known is not None:
+            raise _unavailable(row_of_absent(known, current_platform()))
+        message = f"backend {backend!r} is not installed any more; install its plugin again"
+        raise _unavailable(BackendRow(backend, False, reason="worker_missing", message=message))
+
+    async def _entry(self, engine: str) -> BackendEntry:
+        entries = await anyio.to_thread.run_sync(list_backends)
+        names = {known.engine: known.backend for known in KNOWN_BACKENDS.values()}
+        backend = names.get(engine, engine)
+        for entry in entries:
+            if entry.name == backend:
+                return entry
+        known = KNOWN_BACKENDS.get(backend)
+        if known is not None:
+            raise _unavailable(row_of_absent(known, current_platform()))
+        for entry in entries:
+            row = await probe_backend(entry, cache_dir=self._cache_dir)
+            if row.description is not None and row.description.engine == engine:
+                return entry
+        choices = ", ".join(sorted({entry.name for entry in entries} | set(KNOWN_BACKENDS)))
+        raise InvalidRequest(
+            f"engine {engine!r} is no backend of this host; it knows {choices}", details={"engine": engine}
+        )
+
+
+def _unavailable(row: BackendRow) -> SynapseError:
+    details = {
+        "catalog_id": None,
+        "lane_id": None,
+        "backends": [{"backend": row.backend, "reason": row.reason, "reason_detail": row.reason_detail}],
+    }
+    message = f"backend {row.backend!r} cannot run here: {row.message}"
+    if row.backend == "cuda" and row.reason in ("device_missing", "device_below_floor"):
+        return EXCEPTIONS["owned_cuda_unsupported"](message, details=details)
+    return BackendUnavailable(message, details=details)
+
+
+def _check_task(description: BackendDescription, task: Task) -> None:
+    if task not in description.tasks:
+        raise InvalidRequest(
+            f"engine {description.engine!r} does not serve {task}; it serves {', '.join(description.tasks)}",
+            details={"engine": description.engine, "task": task},
+        )
+    if task in OWNED_ONLY and not description.owned:
+        raise InvalidRequest(
+            f"engine {description.engine!r} has numbers the host cannot vouch for, so it may not serve {task}; "
+            "use an owned engine such as 'cpu' or 'metal'",
+            details={"engine": description.engine, "task": task},
+        )

@@ -1,0 +1,27 @@
+"""What an operator asks to load, as the host passes it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from synapse_host.hookspecs import DType, Pooling, Task
+
+NamedFile = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """What an operator asked to load; each file is its name inside ``directory`` and the digest it must have."""
+
+    directory: str
+    model: NamedFile
+    tokenizer: NamedFile
+    config: NamedFile
+    engine: str
+    model_id: str | None
+    task: Task
+    pooling: Pooling
+    normalize: bool
+    max_tokens: int | None
+    dtype: DType | None
+    quant: str

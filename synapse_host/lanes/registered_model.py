@@ -1,0 +1,56 @@
+"""A model as the host knows it: its files with their digests, how it is computed, and the identity that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
+from synapse_host.identity.numeric_profile import EngineIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredModel:
+    """One registered model; everything here is stored and survives a restart."""
+
+    model_id: str
+    backend: str
+    engine: EngineIdentity
+    device_class: str
+    task: Task
+    family: str
+    format: str
+    model_path: str
+    model_sha256: str
+    model_size: int
+    tokenizer_path: str
+    tokenizer_sha256: str
+    config_path: str
+    config_sha256: str
+    pooling: Pooling
+    normalize: bool
+    max_tokens: int
+    vocab_size: int
+    dtype: DType
+    quant: str
+    kernel_revision: str | None
+    manifest_digest: str | None
+    numeric_profile_json: str
+    numeric_profile_id: str
+    fingerprint: str
+    #: The backend's measured advice on group sizes; it moves speed, never numbers.
+    batch: BatchPolicy
+    created_ms: int
+
+    def runtime_config(self, *, threads: int) -> dict[str, str]:
+        """The string pairs of LOAD (reference page of the worker protocol)."""
+        return {
+            "config_path": self.config_path,
+            "config_digest": self.config_sha256,
+            "family": self.family,
+            "dtype": self.dtype,
+            "max_tokens": str(self.max_tokens),
+            "pooling": self.pooling,
+            "normalize": "true" if self.normalize else "false",
+            "operation": self.task,
+            "threads": str(threads),
+        }

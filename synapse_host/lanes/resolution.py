@@ -1,0 +1,63 @@
+"""Which lane answers a request, decided from its model and constraints; never a substitute."""
+
+from __future__ import annotations
+
+from synapse_host.errors import InvalidRequest, MigrationRequired, SubstitutionRejected
+from synapse_host.hookspecs import Task
+from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.lane_table import LaneTable
+
+
+def resolve_lane(
+    lanes: LaneTable,
+    *,
+    task: Task,
+    model: str | None,
+    required_fingerprint: str | None,
+    required_epoch: int | None,
+    table_epoch: int,
+) -> Lane:
+    """The lane for ``model``, which may be an id or a fingerprint, or for ``required_fingerprint`` alone.
+
+    Raises:
+        InvalidRequest: no model named, or one of another task.
+        UnknownModel: the id is not registered.
+        SubstitutionRejected: the lane's fingerprint is not the required one.
+        MigrationRequired: the caller's alias epoch is newer than the host's table.
+
+    """
+    lane = _named_lane(lanes, task, model, required_fingerprint)
+    if lane.model.task != task:
+        raise InvalidRequest(
+            f"model {lane.model.model_id!r} is for {lane.model.task}, not {task}; use a model of that task",
+            details={"catalog_id": lane.model.model_id, "requested_task": task, "catalog_task": lane.model.task},
+        )
+    if required_fingerprint is not None and required_fingerprint != lane.model.fingerprint:
+        raise SubstitutionRejected(
+            f"model {lane.model.model_id!r} has fingerprint {lane.model.fingerprint}, "
+            f"not the required {required_fingerprint!r}; rebuild the index or require the present one",
+            details={"lane_id": lane.model.model_id, "required_fingerprint": required_fingerprint},
+        )
+    if required_epoch is not None and required_epoch > table_epoch:
+        raise MigrationRequired(
+            f"required_epoch {required_epoch} is newer than the host's alias table, epoch {table_epoch}; "
+            "check the index with aliases.check_index",
+            details={"required_epoch": required_epoch, "table_epoch": table_epoch},
+        )
+    return lane
+
+
+def _named_lane(lanes: LaneTable, task: Task, model: str | None, required_fingerprint: str | None) -> Lane:
+    if model is not None:
+        by_id = lanes.find(model)
+        if by_id is not None:
+            return by_id
+        by_identity = next((lane for lane in lanes if lane.model.fingerprint == model), None)
+        return by_identity or lanes.get(model)
+    if required_fingerprint is not None:
+        return lanes.of_fingerprint(required_fingerprint)
+    known = ", ".join(lane.model.model_id for lane in lanes if lane.model.task == task) or "none"
+    raise InvalidRequest(
+        f"no model named and no default for {task} is installed; give model, one of: {known}",
+        details={"parameter": "model"},
+    )

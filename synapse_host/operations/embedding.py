@@ -1,0 +1,192 @@
+"""embed.query and embed.batch (inline): text in, vectors with their identity out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import anyio
+import anyio.to_thread
+from pydantic import Field, StrictStr
+
+from synapse_host.admission.admission import request_bytes
+from synapse_host.admission.gate import Budget, Gate
+from synapse_host.certification.ledger import CertificationLedger
+from synapse_host.errors import DeadlineExceeded, InvalidRequest
+from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.resolution import resolve_lane
+from synapse_host.operations.constraints import BudgetRule, Constraints, Name, Params
+from synapse_host.operations.envelope import inference_envelope
+from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
+from synapse_host.tokenization.model_tokenizer import EncodedText
+
+#: Texts longer than this many characters together are tokenised off the event loop: at 1.5 M tokens/s they would
+#: hold it for more than a millisecond.
+INLINE_TOKENIZING_CHARS = 4096
+
+
+class EmbedQueryParams(Constraints):
+    """One text."""
+
+    text: StrictStr
+    id: Name = "query"
+    model: Name | None = None
+
+
+class EmbedItem(Params):
+    """One text with the caller's id."""
+
+    id: Name
+    text: StrictStr
+
+
+class EmbedBatchParams(Constraints):
+    """Several texts; a bare text gets its index as id."""
+
+    items: list[EmbedItem | StrictStr] | None = None
+    texts: list[StrictStr] | None = None
+    model: Name | None = None
+    request_key: Annotated[StrictStr, Field(max_length=256)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InlineLimits:
+    """The most an inline batch may hold."""
+
+    max_items: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingService:
+    """Carries embedding requests from parameters to reply."""
+
+    lanes: LaneTable
+    gate: Gate
+    ledger: CertificationLedger
+    budgets: BudgetRule
+    limits: InlineLimits
+    module_generation: int
+    table_epoch: int
+
+    def methods(self) -> list[Method]:
+        """The methods of this module."""
+        return [
+            Method("embed.query", "query", EmbedQueryParams, self.query),
+            Method("embed.batch", "query", EmbedBatchParams, self.batch),
+        ]
+
+    async def query(self, params: EmbedQueryParams, context: RequestContext) -> Reply:
+        """Embed one text."""
+        return await self._embed(params, params.model, [params.id], [params.text], context)
+
+    async def batch(self, params: EmbedBatchParams, context: RequestContext) -> Reply:
+        """Embed several texts at once; results carry the caller's ids."""
+        ids, texts = _items(params)
+        if len(ids) > self.limits.max_items:
+            raise _too_large("items", len(ids), self.limits.max_items)
+        return await self._embed(params, params.model, ids, texts, context)
+
+    async def _embed(
+        self, constraints: Constraints, model: str | None, ids: list[str], texts: list[str], context: RequestContext
+    ) -> Reply:
+        budget = self.budgets.of(constraints, context)
+        lane = resolve_lane(
+            self.lanes,
+            task="embed",
+            model=model,
+            required_fingerprint=constraints.fingerprint,
+            required_epoch=constraints.required_epoch,
+            table_epoch=self.table_epoch,
+        )
+        self.ledger.require_certified(lane.model)
+        await lane.ensure_ready(budget)
+        executor = lane.executor
+        with (
+            lane.lease(),
+            self.gate.admitted(request_bytes(texts), budget, waiting=executor.waiting, permit_free=executor.idle),
+        ):
+            rows = await _encode(lane, texts)
+            _refuse_wordless(rows, ids)
+            total = sum(row.effective_tokens for row in rows)
+            if len(rows) > 1 and total > self.limits.max_tokens:
+                raise _too_large("tokens", total, self.limits.max_tokens)
+            dims, data = await self._within(budget, lane, rows, ids)
+        return self._reply(lane, ids, rows, dims, data)
+
+    async def _within(self, budget: Budget, lane: Lane, rows: list[EncodedText], ids: list[str]) -> tuple[int, bytes]:
+        remaining = budget.remaining_ms(self.budgets.clock())
+        with anyio.move_on_after(max(remaining, 0.0) / 1000):
+            return await lane.embed([row.ids for row in rows], ids)
+        raise DeadlineExceeded(
+            f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} answered; "
+            "raise deadline_ms"
+        )
+
+    def _reply(self, lane: Lane, ids: Sequence[str], rows: Sequence[EncodedText], dims: int, data: bytes) -> Reply:
+        payload = inference_envelope(
+            lane.model, dims=dims, table_epoch=self.table_epoch, module_generation=self.module_generation
+        )
+        payload["vectors"] = [
+            {"id": item, "content_sha256": row.content_sha256, "submitted_sha256": row.submitted_sha256}
+            for item, row in zip(ids, rows, strict=True)
+        ]
+        payload["real_token_counts"] = [row.effective_tokens for row in rows]
+        payload["truncation_disclosures"] = [_disclosure(row) for row in rows]
+        return Reply(payload, RawVectors(len(rows), dims, data))
+
+
+async def _encode(lane: Lane, texts: list[str]) -> list[EncodedText]:
+    tokenizer = lane.tokenizer
+    if sum(map(len, texts)) <= INLINE_TOKENIZING_CHARS:
+        return tokenizer.encode(texts)
+    return await anyio.to_thread.run_sync(partial(tokenizer.encode, texts))
+
+
+def _refuse_wordless(rows: Sequence[EncodedText], ids: Sequence[str]) -> None:
+    """A text with no tokens at all has no vector; only a tokenizer that adds no special tokens can make one."""
+    for item, row in zip(ids, rows, strict=True):
+        if not row.ids:
+            raise InvalidRequest(
+                f"item {item!r} has no tokens under this model's tokenizer, so it has no vector; leave it out",
+                details={"item_id": item},
+            )
+
+
+def _disclosure(row: EncodedText) -> dict[str, Any]:
+    return {
+        "submitted_tokens": row.submitted_tokens,
+        "effective_tokens": row.effective_tokens,
+        "truncated": row.truncated,
+    }
+
+
+def _items(params: EmbedBatchParams) -> tuple[list[str], list[str]]:
+    given = params.items if params.items is not None else params.texts
+    if given is None or (params.items is not None and params.texts is not None):
+        raise InvalidRequest("embed.batch takes either items or texts; give exactly one of them", channel=True)
+    if not given:
+        raise InvalidRequest("embed.batch got an empty list ([]); give at least one item", channel=True)
+    pairs = [
+        (item.id, item.text) if isinstance(item, EmbedItem) else (str(index), item) for index, item in enumerate(given)
+    ]
+    seen: set[str] = set()
+    for item_id, _ in pairs:
+        if item_id in seen:
+            raise InvalidRequest(
+                f"item id {item_id!r} is given twice; results are keyed by id, so ids must differ",
+                details={"item_id": item_id},
+            )
+        seen.add(item_id)
+    return [item_id for item_id, _ in pairs], [text for _, text in pairs]
+
+
+def _too_large(what: str, number: int, limit: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the batch holds {number} {what} and an inline batch takes at most {limit}; "
+        "send smaller batches (the client library's embed_many does)",
+        details={what: number, f"max_{what}": limit},
+    )

@@ -1,0 +1,24 @@
+"""The envelope of every inference answer: the numeric identity of what computed it (wire contract section 1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synapse_host.lanes.registered_model import RegisteredModel
+
+
+def inference_envelope(
+    model: RegisteredModel, *, dims: int, table_epoch: int, module_generation: int
+) -> dict[str, Any]:
+    """The fields that stand beside an operation's own payload."""
+    engine = model.engine
+    return {
+        "fingerprint": model.fingerprint,
+        "table_epoch": table_epoch,
+        "dims": dims,
+        "provenance": {
+            "engine": {"engine": engine.engine, "version": engine.version, "build_flags": dict(engine.build_flags)}
+        },
+        "module_generation": module_generation,
+        "equivalent_to": [],
+    }

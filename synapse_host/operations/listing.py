@@ -1,0 +1,68 @@
+"""models.list: every registered model with what its lane accepts and what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from synapse_host.certification.ledger import CertificationLedger
+from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.operations.constraints import Params
+from synapse_host.operations.registry import Method, Reply, RequestContext
+
+
+class ModelsListParams(Params):
+    """Takes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListingService:
+    """Lists lanes. A field whose fact is not known is left out, never null (wire contract section 5)."""
+
+    lanes: LaneTable
+    ledger: CertificationLedger
+    module_generation: int
+    table_epoch: int
+
+    def methods(self) -> list[Method]:
+        """The methods of this module."""
+        return [Method("models.list", "query", ModelsListParams, self.list)]
+
+    async def list(self, params: ModelsListParams, context: RequestContext) -> Reply:
+        """All models, sorted by id."""
+        return Reply(
+            {
+                "module_generation": self.module_generation,
+                "table_epoch": self.table_epoch,
+                "models": [self._row(lane) for lane in self.lanes],
+                "alias_rows": [],
+            }
+        )
+
+    def _row(self, lane: Lane) -> dict[str, Any]:
+        model = lane.model
+        certification = self.ledger.certification(model)
+        performance = self.ledger.performance(model)
+        row: dict[str, Any] = {
+            "model_id": model.model_id,
+            "state": str(lane.state),
+            "task": model.task,
+            "backend": model.backend,
+            "engine": model.engine.engine,
+            "fingerprints": [model.fingerprint],
+            "max_tokens": model.max_tokens,
+            "max_tokens_source": "worker_bucket" if lane.buckets else "catalog",
+            "dtype": model.dtype,
+            "device_class": model.device_class,
+            "certified": certification is not None and certification.status == "certified",
+            "self_check": {"state": "not_applicable"},
+        }
+        optional = {
+            "recommended_batch": {"rows": model.batch.rows, "token_budget": model.batch.token_budget},
+            "bucket_ladder": list(lane.buckets) if lane.buckets else None,
+            "dims": lane.dims,
+            "warm_load_cost_hint_ms": performance.cold_load_ms if performance else lane.cold_load_ms,
+        }
+        row.update({name: value for name, value in optional.items() if value is not None})
+        return row

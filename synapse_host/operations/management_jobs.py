@@ -1,0 +1,117 @@
+"""Job-shaped management work (model.load, probe.start): started by one call, polled by another.
+
+The table lives in memory: such work cannot outlive the process, and a poll for a job of an earlier process is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from anyio.abc import TaskGroup
+
+from synapse_host.errors import IdempotencyConflict, InvalidRequest, ModuleRestarted, SynapseError
+from synapse_host.identity.canonical_json import canonical_json
+from synapse_host.identity.digests import sha256_hex
+
+#: Finished jobs kept for polling; the oldest beyond it are forgotten.
+KEPT_FINISHED_JOBS = 1000
+
+
+@dataclass(slots=True)
+class ManagementJob:
+    """One piece of management work. ``state`` ends in ``done_state`` or in a failed state with ``error``."""
+
+    job_id: str
+    request_key: str
+    digest: str
+    state: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    error: SynapseError | None = None
+    finished: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """The job's status."""
+        status: dict[str, Any] = {"job_id": self.job_id, "request_key": self.request_key, "state": self.state}
+        status.update(self.facts)
+        if self.error is not None:
+            status["error"] = self.error.to_wire()
+        return status
+
+
+class ManagementJobs:
+    """The jobs of one kind, with idempotent submission by request key."""
+
+    def __init__(self, kind: str, *, module_generation: int, tasks: TaskGroup) -> None:
+        self._kind = kind
+        self._generation = module_generation
+        self._tasks = tasks
+        self._numbers = count(1)
+        self._jobs: dict[str, ManagementJob] = {}
+        self._keys: dict[str, str] = {}
+
+    def submit(
+        self,
+        request_key: str | None,
+        content: Mapping[str, Any],
+        run: Callable[[ManagementJob], Awaitable[None]],
+        *,
+        first_state: str,
+        failed_state: str,
+    ) -> ManagementJob:
+        """Start ``run`` as a job, or return the job the key already names.
+
+        Raises:
+            IdempotencyConflict: the key is bound to other content.
+
+        """
+        digest = sha256_hex(canonical_json(content))
+        number = next(self._numbers)
+        key = (request_key or "").strip() or f"{self._kind}:{self._generation}:{number}"
+        known = self._jobs.get(self._keys.get(key, ""))
+        if known is not None and known.digest != digest:
+            raise IdempotencyConflict(
+                f"request_key {key!r} is bound to another request; use a new key",
+                details={"request_key": key, "job_id": known.job_id},
+            )
+        if known is not None and known.error is None:
+            return known
+        job = ManagementJob(f"{self._kind}-{self._generation}-{number}", key, digest, first_state)
+        self._jobs[job.job_id] = job
+        self._keys[key] = job.job_id
+        self._forget_oldest()
+        self._tasks.start_soon(self._carry_out, job, run, failed_state, name=job.job_id)
+        return job
+
+    def get(self, job_id: str) -> ManagementJob:
+        """The job; raises ``ModuleRestarted`` for one of an earlier process, ``InvalidRequest`` for an unknown id."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            return job
+        kind, _, rest = job_id.rpartition(f"{self._kind}-")
+        generation = rest.partition("-")[0]
+        if not kind and generation.isdigit() and int(generation) < self._generation:
+            raise ModuleRestarted(f"job {job_id!r} ended when the host restarted; submit it again")
+        raise InvalidRequest(
+            f"no job {job_id!r}; it is unknown or was forgotten after it ended", details={"job_id": job_id}
+        )
+
+    async def _carry_out(
+        self, job: ManagementJob, run: Callable[[ManagementJob], Awaitable[None]], failed_state: str
+    ) -> None:
+        try:
+            await run(job)
+        except SynapseError as error:
+            job.error = error
+            job.state = failed_state
+        finally:
+            job.finished = True
+
+    def _forget_oldest(self) -> None:
+        finished = [job for job in self._jobs.values() if job.finished]
+        for job in finished[: max(0, len(finished) - KEPT_FINISHED_JOBS)]:
+            del self._jobs[job.job_id]
+            if self._keys.get(job.request_key) == job.job_id:
+                del self._keys[job.request_key]

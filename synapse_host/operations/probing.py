@@ -1,0 +1,134 @@
+"""probe.start, probe.status and probe.report: certification, always asked for, never automatic."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, StrictStr
+
+from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
+from synapse_host.identity.machine_profile import MachineProfile
+from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.operations.constraints import Milliseconds, Name, Params
+from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
+from synapse_host.operations.registry import Method, Reply, RequestContext
+
+RunProbe = Callable[[Lane, Callable[[str], None]], Awaitable[tuple[Certification, Performance | None]]]
+
+
+class ProbeStartParams(Params):
+    """The models to probe."""
+
+    models: Annotated[list[Name], Field(min_length=1, max_length=64)]
+    request_key: Annotated[StrictStr, Field(max_length=256)] | None = None
+    deadline_ms: Milliseconds | None = None
+
+
+class ProbeStatusParams(Params):
+    """The job to look at."""
+
+    job_id: Name
+
+
+class ProbeReportParams(Params):
+    """Takes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbingService:
+    """Starts probes and reports what they found. ``run_probe`` measures one lane and stores the outcome."""
+
+    lanes: LaneTable
+    ledger: CertificationLedger
+    jobs: ManagementJobs
+    run_probe: RunProbe
+    machine: MachineProfile
+    module_generation: int
+
+    def methods(self) -> list[Method]:
+        """The methods of this module."""
+        return [
+            Method("probe.start", "mutate", ProbeStartParams, self.start),
+            Method("probe.status", "query", ProbeStatusParams, self.status),
+            Method("probe.report", "query", ProbeReportParams, self.report),
+        ]
+
+    async def start(self, params: ProbeStartParams, context: RequestContext) -> Reply:
+        """Begin probing the named models, one after another."""
+        lanes = [self.lanes.get(name) for name in params.models]
+
+        async def run(job: ManagementJob) -> None:
+            await self._run(job, lanes)
+
+        content = {"models": params.models}
+        job = self.jobs.submit(params.request_key, content, run, first_state="running", failed_state="failed_permanent")
+        return self._answer(job.to_wire())
+
+    async def _run(self, job: ManagementJob, lanes: list[Lane]) -> None:
+        results: list[dict[str, Any]] = []
+        job.facts["lanes"] = results
+        for lane in lanes:
+
+            def tell(step: str, name: str = lane.model.model_id) -> None:
+                job.facts["step"] = {"model_id": name, "step": step}
+
+            certification, performance = await self.run_probe(lane, tell)
+            results.append(_outcome(lane, certification, performance))
+        job.facts.pop("step", None)
+        job.state = "done"
+
+    async def status(self, params: ProbeStatusParams, context: RequestContext) -> Reply:
+        """How far a probe is, and what it found."""
+        return self._answer(self.jobs.get(params.job_id).to_wire())
+
+    async def report(self, params: ProbeReportParams, context: RequestContext) -> Reply:
+        """Every lane with its certification and measured speed on this machine."""
+        return self._answer(
+            {
+                "machine_profile_hash": self.machine.hash,
+                "machine_profile": {
+                    "os_build": self.machine.os_build,
+                    "arch": self.machine.arch,
+                    "chip_model": self.machine.chip_model,
+                    "ram_class": self.machine.ram_class,
+                    "isa": self.machine.isa,
+                },
+                "lanes": [self._lane_row(lane) for lane in self.lanes],
+            }
+        )
+
+    def _lane_row(self, lane: Lane) -> dict[str, Any]:
+        model = lane.model
+        certification = self.ledger.certification(model)
+        row = _outcome(lane, certification, self.ledger.performance(model))
+        row.update(
+            cell_id=f"{model.engine.engine}/{model.family}/{model.quant}",
+            task=model.task,
+            engine=model.engine.engine,
+            backend=model.backend,
+            numeric_profile_id=model.numeric_profile_id,
+            state=str(lane.state),
+            certification_required=True,
+            serving_admission=None,
+            serving_admission_reason=None,
+        )
+        return row
+
+    def _answer(self, payload: dict[str, Any]) -> Reply:
+        return Reply({"module_generation": self.module_generation, **payload})
+
+
+def _outcome(lane: Lane, certification: Certification | None, performance: Performance | None) -> dict[str, Any]:
+    certified = certification is not None and certification.status == "certified"
+    return {
+        "model_id": lane.model.model_id,
+        "fingerprint": lane.model.fingerprint,
+        "certified": certified,
+        "certification_status": "certified" if certified else "uncertified",
+        "blocking_reason": "probe_required" if certification is None else certification.reason,
+        "certification": None if certification is None else asdict(certification),
+        "performance": None if performance is None else asdict(performance),
+    }

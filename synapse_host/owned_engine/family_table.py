@@ -1,0 +1,54 @@
+"""The model families the owned engine runs: an explicit table from a family's name to its functions and config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from synapse_host.families import bert
+from synapse_host.hookspecs import PluginError
+
+#: The only format an owned engine reads.
+MODEL_FORMAT = "safetensors-package"
+
+
+class FamilyConfig(Protocol):
+    """What the engine itself reads of a family's config."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def positions(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture: the three functions of its mathematics and how its config is read.
+
+    ``windowed`` says that some layers attend locally, so that the attention regime makes different graphs.
+    """
+
+    name: str
+    config: Callable[..., FamilyConfig]
+    stem: Callable[..., Any]
+    block: Callable[..., Any]
+    head: Callable[..., Any]
+    windowed: bool = False
+
+
+FAMILIES: Mapping[str, Family] = {
+    "bert": Family("bert", bert.BertConfig.from_config, bert.stem, bert.block, bert.head),
+}
+
+
+def family_named(name: str) -> Family:
+    """The family called ``name``; refuses any other with ``model_unsupported``, naming those there are."""
+    family = FAMILIES.get(name)
+    if family is None:
+        raise PluginError("model_unsupported", f"model family {name!r} is not one of {', '.join(sorted(FAMILIES))}")
+    return family

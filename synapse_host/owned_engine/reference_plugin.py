@@ -1,0 +1,86 @@
+"""The built-in backend ``reference``: the definition of every operation, run as it is written.
+
+Slow by design. It is what other backends are certified against, and what the host's own tests serve from.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, DType, LoadSpec, hookimpl
+
+if TYPE_CHECKING:
+    from synapse_host.hookspecs import EmbedBatch, Progress, Vectors
+    from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
+    from synapse_host.owned_engine.reference_backend import ReferenceBackend
+    from synapse_host.owned_engine.weights import CheckpointWeights
+
+ENGINE = "reference"
+DTYPES: tuple[DType, ...] = ("f32",)
+#: Smallest mean cosine another engine's vectors may have to this one's (probe gate, design section 9).
+TOLERANCES = {"cosine_f32": "1"}
+
+
+@hookimpl
+def synapse_describe() -> BackendDescription:
+    """The numpy reference, float32 only."""
+    from synapse_host.owned_engine import kernel_revision as revision
+    from synapse_host.owned_engine.family_table import FAMILIES, MODEL_FORMAT
+    from synapse_host.owned_engine.shape_policy import BUCKET_POLICY
+
+    families = tuple(FAMILIES)
+    kernels = revision.kernel_revision([*revision.shared_sources(), *revision.reference_sources()])
+    return BackendDescription(
+        backend="reference",
+        engine=ENGINE,
+        engine_version=version("synapse-host"),
+        build_flags={"bucket_policy": BUCKET_POLICY},
+        tasks=("embed",),
+        model_formats=(MODEL_FORMAT,),
+        families=families,
+        dtypes=DTYPES,
+        device_class="cpu",
+        platforms=("linux", "darwin"),
+        extra="",
+        owned=True,
+        abort_capable=False,
+        kernel_revision=kernels,
+        manifest_digest=revision.manifest_digest(
+            engine=ENGINE, families=families, kernels=kernels, tolerances=TOLERANCES
+        ),
+        recommended_batch=BatchPolicy(rows=8, token_budget=1024),
+    )
+
+
+@hookimpl
+def synapse_probe_capability() -> CapabilityEvidence:
+    """It runs wherever numpy does."""
+    return CapabilityEvidence(status="ok", required={}, observed={"numpy": version("numpy")})
+
+
+@hookimpl
+def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
+    """Map the checkpoint and compute one short row, so that a wrong tensor shows now."""
+    from synapse_host.owned_engine.loading import load_engine
+
+    return load_engine(spec, DTYPES, _backend, progress)
+
+
+@hookimpl
+def synapse_embed(model: OwnedEngine, batch: EmbedBatch, progress: Progress) -> Vectors:
+    """Float32 [rows, dims] in the order of the batch."""
+    return model.embed(batch, progress)
+
+
+@hookimpl
+def synapse_unload(model: OwnedEngine) -> bool:
+    """Drop the model."""
+    model.unload()
+    return True
+
+
+def _backend(weights: CheckpointWeights, settings: ModelSettings) -> ReferenceBackend:
+    from synapse_host.owned_engine.reference_backend import ReferenceBackend
+
+    return ReferenceBackend(weights, max_tokens=settings.max_tokens)

@@ -1,0 +1,50 @@
+"""How the blocks of a model are cut into separately executed segments: pure arithmetic.
+
+A whole graph in one call reports nothing until it ends, so a long row would look like a hang; a segment boundary is
+where progress can be told. Cutting changes no bits. It does cost memory, every segment holding its own buffers, so a
+call is cut only when it is long. Sources: design section 8; measured at 8,192 tokens: 4 segments cost 0 to 3 percent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+#: Padded tokens of one call up to which the whole model is one segment.
+TOKENS_PER_SEGMENT = 1024
+#: More segments than this would multiply buffers for progress nobody waits for.
+MAX_SEGMENTS = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """Blocks ``first`` up to but not including ``stop`` of a model of ``blocks`` blocks."""
+
+    first: int
+    stop: int
+    blocks: int
+
+    @property
+    def has_stem(self) -> bool:
+        """True when the segment starts from token ids; otherwise it takes the hidden rows of the one before."""
+        return self.first == 0
+
+    @property
+    def has_head(self) -> bool:
+        """True when the segment ends in the result; otherwise it ends in hidden rows."""
+        return self.stop == self.blocks
+
+
+def segments_for(blocks: int, tokens: int, *, tokens_per_segment: int = TOKENS_PER_SEGMENT) -> tuple[Segment, ...]:
+    """Cut ``blocks`` blocks for a call of ``tokens`` padded tokens, as evenly as they go.
+
+    Raises:
+        ValueError: there is no block to cut, which no supported model has.
+
+    """
+    if blocks < 1:
+        raise ValueError(f"a model of {blocks} blocks cannot be cut into segments; check num_hidden_layers")
+    wanted = -(-tokens // tokens_per_segment)
+    pieces = max(1, min(wanted, blocks, MAX_SEGMENTS))
+    edges = [round(blocks * piece / pieces) for piece in range(pieces + 1)]
+    return tuple(Segment(first, stop, blocks) for first, stop in pairwise(edges))

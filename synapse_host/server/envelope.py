@@ -1,0 +1,193 @@
+"""Requests from bytes and replies to bytes, on the consumer socket (contract sections 1 and 2, design section 6).
+
+Pure. Which errors are channel-level and which ride inside ``result`` is decided here alone (reading 16).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from synapse_host.errors import EncodeFailed, InvalidRequest, SynapseError
+from synapse_host.framing import FrameTooLarge, frame_header
+from synapse_host.operations.registry import RawVectors, Reply
+from synapse_host.server.malformed import MalformedFrame, explain, kind_of
+
+API_VERSION = 1
+VectorForm = Literal["json", "f32"]
+Buffer = bytes | bytearray | memoryview
+
+_FIELDS = frozenset({"id", "method", "params", "scope"})
+_F32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. ``id`` is echoed as it came."""
+
+    id: Any
+    method: str
+    params: Mapping[str, Any]
+    flow_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The optional first frame."""
+
+    vectors: VectorForm
+
+
+def decode_frame(frame: bytes) -> Request | Hello:
+    """Read one frame.
+
+    Raises:
+        MalformedFrame: not UTF-8 JSON, a lone surrogate, or not the shape of a request; the message names the place.
+
+    """
+    try:
+        document = orjson.loads(frame)
+    except orjson.JSONDecodeError as fault:
+        raise explain(frame, fault) from None
+    if type(document) is not dict:
+        raise MalformedFrame(None, f"a request is a JSON object, not {kind_of(document)}; send {{id, method, params}}")
+    if "hello" in document:
+        return _hello(document)
+    return _request(document)
+
+
+def encode_reply(
+    request: Request, reply: Reply, *, vectors: VectorForm, module_generation: int, max_frame: int
+) -> list[Buffer]:
+    """The bytes of one answer: one frame, or two where raw vectors were agreed on.
+
+    Raises:
+        EncodeFailed: the payload holds something JSON cannot say, the vectors do not match the items, or the
+            reply is larger than a frame.
+
+    """
+    payload = reply.payload
+    payload.setdefault("module_generation", module_generation)
+    numbers = reply.vectors
+    if numbers is not None:
+        _check_vectors(request.method, payload, numbers)
+        if vectors == "f32":
+            payload["raw"] = {"rows": numbers.rows, "dims": numbers.dims}
+        else:
+            _fill_in(request.method, payload["vectors"], numbers)
+    try:
+        body = orjson.dumps({"id": request.id, "result": payload}, option=orjson.OPT_SERIALIZE_NUMPY)
+        parts: list[Buffer] = [frame_header(len(body), max_frame) + body]
+        if numbers is not None and vectors == "f32":
+            size = memoryview(numbers.data).nbytes
+            parts += [frame_header(size, max_frame), numbers.data]
+    except FrameTooLarge as fault:
+        raise EncodeFailed(
+            f"the reply to {request.method} takes {fault.length} bytes and a frame {fault.limit}; ask for less at once"
+        ) from None
+    except TypeError as fault:
+        raise EncodeFailed(f"the reply to {request.method} cannot be written as JSON: {fault}; report it") from None
+    return parts
+
+
+def encode_error(request_id: Any, error: SynapseError, *, module_generation: int) -> bytes:
+    """The frame of one refusal, on the channel or inside ``result`` as reading 16 says."""
+    wire = error.to_wire()
+    if is_channel_error(error):
+        answer: dict[str, Any] = {"error": wire}
+    else:
+        answer = {"result": {"module_generation": module_generation, "error": wire}}
+    try:
+        body = orjson.dumps({"id": request_id, **answer})
+    except TypeError:
+        # A message may quote what the caller sent, and an id may be anything JSON's reader accepts and orjson does not.
+        body = json.dumps({"id": request_id, **answer}, default=str).encode()
+    return frame_header(len(body), len(body)) + body
+
+
+def encode_hello(*, version: str, module_generation: int, max_frame: int, vectors: VectorForm) -> bytes:
+    """The answer to a hello."""
+    said = {
+        "api": API_VERSION,
+        "version": version,
+        "module_generation": module_generation,
+        "max_frame": max_frame,
+        "vectors": vectors,
+    }
+    body = orjson.dumps({"hello": said})
+    return frame_header(len(body), len(body)) + body
+
+
+def is_channel_error(error: SynapseError) -> bool:
+    """Whether an error stands beside ``id`` instead of inside ``result``."""
+    return error.channel or (isinstance(error, InvalidRequest) and error.details is None)
+
+
+def _request(document: dict[str, Any]) -> Request:
+    request_id = document.get("id")
+    method = document.get("method")
+    if type(method) is not str:
+        raise MalformedFrame(request_id, f"method is {kind_of(method)} but must be a string naming the method")
+    params = document.get("params", {})
+    if type(params) is not dict:
+        raise MalformedFrame(request_id, f"params is {kind_of(params)} but must be an object")
+    unknown = document.keys() - _FIELDS
+    if unknown:
+        raise MalformedFrame(
+            request_id, f"{min(unknown)!r} is no field of a request; send {', '.join(sorted(_FIELDS))}"
+        )
+    scope = document.get("scope")
+    return Request(request_id, method, params, None if scope is None else _flow_id(request_id, scope))
+
+
+def _flow_id(request_id: Any, scope: object) -> str | None:
+    if type(scope) is not dict:
+        raise MalformedFrame(request_id, f"scope is {kind_of(scope)} but must be an object with flow_id")
+    unknown = scope.keys() - {"flow_id"}
+    if unknown:
+        raise MalformedFrame(request_id, f"scope.{min(unknown)} is no field of a scope; send flow_id alone")
+    flow_id = scope.get("flow_id")
+    if flow_id is None:
+        return None
+    if type(flow_id) is not str or not flow_id:
+        raise MalformedFrame(request_id, f"scope.flow_id is {flow_id!r} but must be a non-empty string")
+    return flow_id
+
+
+def _hello(document: dict[str, Any]) -> Hello:
+    hello = document["hello"]
+    if document.keys() != {"hello"} or type(hello) is not dict or hello.keys() - {"api", "vectors"}:
+        raise MalformedFrame(None, 'a hello is {"hello": {"api": 1, "vectors": "f32" or "json"}} and nothing else')
+    api = hello.get("api")
+    if type(api) is not int or api != API_VERSION:
+        raise MalformedFrame(None, f"hello.api is {api!r} and this host speaks {API_VERSION}; use a client of that API")
+    vectors = hello.get("vectors", "json")
+    if vectors not in ("json", "f32"):
+        raise MalformedFrame(None, f"hello.vectors is {vectors!r} but must be 'f32' or 'json'")
+    return Hello(vectors)
+
+
+def _check_vectors(method: str, payload: Mapping[str, Any], numbers: RawVectors) -> None:
+    items = len(payload.get("vectors", ()))
+    size = memoryview(numbers.data).nbytes
+    if items != numbers.rows or size != numbers.rows * numbers.dims * _F32_BYTES:
+        raise EncodeFailed(
+            f"{method} answered {items} items with {numbers.rows} rows of {numbers.dims} numbers in {size} bytes; "
+            "report it"
+        )
+
+
+def _fill_in(method: str, items: list[dict[str, Any]], numbers: RawVectors) -> None:
+    # numpy costs 55 ms and 30 MB of a host's start; only consumers without raw vectors need it.
+    import numpy as np
+
+    rows = np.frombuffer(numbers.data, dtype="<f4").reshape(numbers.rows, numbers.dims)
+    if not np.isfinite(rows).all():
+        # orjson would write null where a number is not finite.
+        raise EncodeFailed(f"{method} answered a vector that is not finite; report it")
+    for item, row in zip(items, rows, strict=True):
+        item["vector"] = row

@@ -1,0 +1,242 @@
+"""Where the host keeps its files and how it is configured; the only reader of environment and TOML.
+
+Every setting stands in ``synapse.toml`` as ``[section] key`` and can be overridden by ``SYNAPSE_<SECTION>_<KEY>``.
+The reference page ``docs/reference/settings.md`` is checked against this module by a test. Defaults come from the
+original facts, section 10, where the facts have them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tomllib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from synapse_host.errors import SettingsInvalid
+
+ENVIRONMENT_PREFIX = "SYNAPSE_"
+#: Longest Unix socket path that fits sockaddr_un on every supported system (macOS: 104 bytes with the closing NUL).
+MAX_SOCKET_PATH_BYTES = 103
+MIB = 1024 * 1024
+#: Read by the worker's entry, not by the host, although it looks like a setting of the worker section.
+_NOT_SETTINGS = frozenset({"SYNAPSE_WORKER_ID"})
+_APPLICATION = "synapse-host"
+#: Not the TMPDIR of a process: host and client must agree on it.
+_SHORT_ROOT = Path("/tmp")  # noqa: S108
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class InlineSettings(_Section):
+    """What one inline embedding request may hold and how long it may take."""
+
+    max_items: int = Field(64, ge=1, le=65_536, description="Items one inline embed.batch may hold.")
+    max_tokens: int = Field(8192, ge=1, description="Tokens one inline embed.batch may hold.")
+    byte_budget: int = Field(64 * MIB, ge=MIB, description="Bytes of text queued and running at once, host-wide.")
+    max_queue_ms: int = Field(5000, ge=0, description="Longest predicted wait a request accepts when it names none.")
+    deadline_ms: int = Field(30_000, ge=1, description="Time budget of a request that names none.")
+    estimated_execution_ms: int = Field(25, ge=1, description="Predicted cost of an execution not measured yet.")
+
+
+class ServerSettings(_Section):
+    """Limits of the consumer socket."""
+
+    max_connections: int = Field(64, ge=1, le=4096, description="Connections open at once.")
+    max_in_flight: int = Field(64, ge=1, le=4096, description="Requests one connection may have unanswered.")
+    max_frame: int = Field(64 * MIB, ge=4096, le=1024 * MIB, description="Largest frame in bytes, either way.")
+    ingress_bytes: int = Field(256 * MIB, ge=4096, description="Bytes of half-received requests held, host-wide.")
+    stall_s: float = Field(30.0, gt=0, description="Seconds a half-sent frame may stand still before its end closes.")
+    drain_s: float = Field(10.0, ge=0, description="Seconds admitted work may take to finish after SIGTERM.")
+
+
+class WorkerSettings(_Section):
+    """How workers run."""
+
+    threads: int = Field(0, ge=0, le=1024, description="Threads a worker computes with; 0 leaves it to its library.")
+
+
+class ProbeSettings(_Section):
+    """What a lane must reach to be certified."""
+
+    embed_cosine: float = Field(0.999, gt=0, le=1, description="Mean cosine to the reference an embed lane needs.")
+    decile_overlap: float = Field(0.9, ge=0, le=1, description="Worst-decile rank overlap an embed lane needs.")
+
+
+class LogSettings(_Section):
+    """What the host writes to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level written.")
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the files of one host are; nothing here creates them."""
+
+    config_file: Path
+    data_dir: Path
+    cache_dir: Path
+    runtime_dir: Path
+
+    @property
+    def host_socket(self) -> Path:
+        """The consumer socket; in the runtime directory unless its path would not fit a socket address."""
+        return host_socket_path(self.runtime_dir)
+
+    @property
+    def lock_file(self) -> Path:
+        """The file whose lock makes the host the only one of its runtime directory."""
+        return self.runtime_dir / "synapse" / "host.lock"
+
+
+class Settings(_Section):
+    """The whole configuration. ``paths`` follows the environment and is no key of the file."""
+
+    inline: InlineSettings = Field(default_factory=lambda: InlineSettings())
+    server: ServerSettings = Field(default_factory=lambda: ServerSettings())
+    worker: WorkerSettings = Field(default_factory=lambda: WorkerSettings())
+    probe: ProbeSettings = Field(default_factory=lambda: ProbeSettings())
+    log: LogSettings = Field(default_factory=lambda: LogSettings())
+    paths: Paths = Field(exclude=True)
+
+
+#: section name -> its model, in the order of the reference page.
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    "inline": InlineSettings,
+    "server": ServerSettings,
+    "worker": WorkerSettings,
+    "probe": ProbeSettings,
+    "log": LogSettings,
+}
+
+
+def host_socket_path(runtime_dir: Path) -> Path:
+    """The consumer socket of a runtime directory; a hashed name below /tmp past 103 bytes."""
+    path = runtime_dir / "synapse" / "host.sock"
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+        return path
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    return _SHORT_ROOT / f"synapse-{os.getuid()}" / f"{digest}.sock"
+
+
+def resolve_paths(environ: Mapping[str, str] | None = None) -> Paths:
+    """Where everything is: below ``SYNAPSE_HOME``, else where the platform keeps such files.
+
+    Raises:
+        SettingsInvalid: ``SYNAPSE_HOME`` is not an absolute path.
+
+    """
+    environ = os.environ if environ is None else environ
+    home = environ.get("SYNAPSE_HOME")
+    paths = _platform_paths() if not home else _paths_below(home)
+    config_file = environ.get("SYNAPSE_CONFIG_FILE")
+    if not config_file:
+        return paths
+    return Paths(Path(config_file), paths.data_dir, paths.cache_dir, paths.runtime_dir)
+
+
+def load_settings(environ: Mapping[str, str] | None = None, config_file: Path | None = None) -> Settings:
+    """Read the file, then the environment, which wins.
+
+    ``config_file`` and ``SYNAPSE_CONFIG_FILE`` must exist; the default file may be absent.
+
+    Raises:
+        SettingsInvalid: an unknown key, a wrong value, a file that cannot be read; the message names it.
+
+    """
+    environ = os.environ if environ is None else environ
+    paths = resolve_paths(environ)
+    if config_file is not None:
+        paths = Paths(config_file, paths.data_dir, paths.cache_dir, paths.runtime_dir)
+    explicit = config_file is not None or bool(environ.get("SYNAPSE_CONFIG_FILE"))
+    values = _read_toml(paths.config_file, must_exist=explicit)
+    sections = {name: _section(name, values.pop(name, {}), environ, paths.config_file) for name in SECTIONS}
+    if values:
+        raise SettingsInvalid(
+            f"{paths.config_file}: unknown section or key {next(iter(values))!r}; known sections: {', '.join(SECTIONS)}"
+        )
+    return Settings.model_validate({**sections, "paths": paths})
+
+
+def environment_name(section: str, key: str) -> str:
+    """The variable that overrides one setting."""
+    return f"{ENVIRONMENT_PREFIX}{section}_{key}".upper()
+
+
+def _paths_below(home: str) -> Paths:
+    root = Path(home)
+    if not root.is_absolute():
+        raise SettingsInvalid(f"SYNAPSE_HOME={home!r} is not an absolute path; give the whole path")
+    return Paths(root / "synapse.toml", root / "data", root / "cache", root / "run")
+
+
+def _platform_paths() -> Paths:
+    import platformdirs
+
+    with warnings.catch_warnings():
+        # Without XDG_RUNTIME_DIR platformdirs warns and names a directory under /tmp, which is what we want.
+        warnings.simplefilter("ignore")
+        runtime_dir = platformdirs.user_runtime_path()
+    return Paths(
+        platformdirs.user_config_path(_APPLICATION, appauthor=False) / "synapse.toml",
+        platformdirs.user_data_path(_APPLICATION, appauthor=False),
+        platformdirs.user_cache_path(_APPLICATION, appauthor=False),
+        runtime_dir,
+    )
+
+
+def _read_toml(path: Path, *, must_exist: bool) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise SettingsInvalid(f"{path}: no such file; create it or do not name it") from None
+        return {}
+    except (OSError, ValueError) as error:
+        raise SettingsInvalid(f"{path}: cannot be read as TOML: {error}; correct the file") from error
+
+
+def _section(name: str, given: object, environ: Mapping[str, str], path: Path) -> BaseModel:
+    if not isinstance(given, dict):
+        raise SettingsInvalid(f"{path}: {name!r} is {given!r} but must be a table; write [{name}]")
+    model = SECTIONS[name]
+    overrides = _overrides(name, model, environ)
+    try:
+        return model.model_validate({**given, **overrides})
+    except ValidationError as fault:
+        first = fault.errors(include_url=False, include_context=False)[0]
+        key = str(first["loc"][0])
+        source = environment_name(name, key) if key in overrides else f"{path}: {name}.{key}"
+        if first["type"] == "extra_forbidden":
+            raise SettingsInvalid(f"{source} is an unknown key; known: {', '.join(model.model_fields)}") from None
+        raise SettingsInvalid(f"{source} = {first['input']!r}: {first['msg']}; correct the value") from None
+
+
+def _overrides(section: str, model: type[BaseModel], environ: Mapping[str, str]) -> dict[str, Any]:
+    known = {environment_name(section, key): key for key in model.model_fields}
+    prefix = environment_name(section, "")
+    overrides: dict[str, Any] = {}
+    for name, text in environ.items():
+        if not text:
+            continue
+        if name in known:
+            overrides[known[name]] = _typed(text)
+        elif name.startswith(prefix) and name not in _NOT_SETTINGS:
+            raise SettingsInvalid(f"{name} is no setting; known: {', '.join(sorted(known))}")
+    return overrides
+
+
+def _typed(text: str) -> object:
+    """The value a TOML file would hold, or the text itself: ``64`` is an int, ``debug`` a string."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if set(parsed) == {"value"} else text

@@ -1,0 +1,136 @@
+"""The store's one file: opened, migrated, and written one transaction at a time.
+
+SQLite in WAL mode with foreign keys. Work runs in a worker thread, one piece at a time, over one connection: SQLite has
+one writer anyway, and queueing here is fair while its own busy waiting is not. A transaction is whole or absent
+whatever happens to the process, and is on the disk when ``run`` returns.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from sqlalchemy import URL, Connection, Engine, StaticPool, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlmodel import Session, create_engine
+
+from synapse_host.errors import StoreFailure
+from synapse_host.store.migrations import migrate
+
+#: Seconds to wait for another process that holds the file's lock, such as a backup being taken.
+BUSY_TIMEOUT_S = 5.0
+T = TypeVar("T")
+
+#: What SQLite says, in part, and what a person can do about it.
+_REMEDIES = (
+    ("is full", "free disk space there, then retry"),
+    ("disk I/O error", "check the disk and its free space, then retry"),
+    ("locked", "stop the other program that has the file open, then retry"),
+    ("not a database", "move the file away, or restore it from a backup"),
+    ("malformed", "move the file away, or restore it from a backup"),
+    ("readonly", "give the host's user the right to write there"),
+    ("unable to open", "give the host's user the right to write there"),
+)
+_OTHER_REMEDY = "repair the data directory, then retry"
+
+
+class Store:
+    """The open store. ``run`` is for the event loop; ``transact`` is the same work in the calling thread."""
+
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self.path = path
+        self._engine = engine
+        self._one_writer = anyio.CapacityLimiter(1)
+        self._closed = False
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        """Open the file, making it (readable by its owner alone) and migrating it as needed. Blocks.
+
+        Raises:
+            StoreFailure: it cannot be opened, is no store, or is of a newer version; an existing file is unchanged.
+
+        """
+        engine = _engine(path)
+        try:
+            _make_private(path)
+            migrate(engine)
+        except StoreFailure as error:
+            engine.dispose()
+            raise StoreFailure(f"{path}: {error.message}") from error
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            engine.dispose()
+            raise _failure(path, "opened", error) from error
+        return cls(path, engine)
+
+    async def run(self, work: Callable[[Session], T]) -> T:
+        """Carry out ``work`` in one transaction: committed when it returns, undone when it raises.
+
+        A cancelled caller still waits for the transaction it started, so that its outcome is never in doubt.
+
+        Raises:
+            StoreFailure: the store could not be read or written, or is closed. What ``work`` raises passes through.
+
+        """
+        return await anyio.to_thread.run_sync(self.transact, work, limiter=self._one_writer)
+
+    def transact(self, work: Callable[[Session], T]) -> T:
+        """What ``run`` does, in the calling thread; never from two threads at once."""
+        if self._closed:
+            raise StoreFailure(f"{self.path} is closed: the host is stopping; send the request to a running host")
+        try:
+            with Session(self._engine, expire_on_commit=False) as session, session.begin():
+                return work(session)
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise _failure(self.path, "read or written", error) from error
+
+    def close(self) -> None:
+        """Close the file; call it when no ``run`` is under way. Closing twice is harmless."""
+        self._closed = True
+        self._engine.dispose()
+
+
+def _engine(path: Path) -> Engine:
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        poolclass=StaticPool,
+        connect_args={"check_same_thread": False, "timeout": BUSY_TIMEOUT_S},
+    )
+    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: Any, _record: Any) -> None:
+    # The driver must not start transactions by itself: it leaves schema changes outside them.
+    connection.isolation_level = None
+    try:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+    except sqlite3.Error:
+        # The pool does not own the connection yet and would leave it open.
+        connection.close()
+        raise
+
+
+def _on_begin(connection: Connection) -> None:
+    # IMMEDIATE, because a reader that turns writer can be refused without a wait.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _make_private(path: Path) -> None:
+    """Make the file before SQLite does, which would let the umask decide who may read it and its journal."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _failure(path: Path, intent: str, error: Exception) -> StoreFailure:
+    # The driver's own error, because SQLAlchemy's text repeats the statement and its values.
+    cause = str(error.orig if isinstance(error, DBAPIError) else error)
+    remedy = next((remedy for fault, remedy in _REMEDIES if fault in cause), _OTHER_REMEDY)
+    return StoreFailure(f"{path} could not be {intent}: {cause}; {remedy}")

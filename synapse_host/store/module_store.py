@@ -1,0 +1,37 @@
+"""The host's own two counters: which boot this is, and which version of the alias table holds."""
+
+from __future__ import annotations
+
+from sqlmodel import Session
+
+from synapse_host.store.database import Store
+from synapse_host.store.tables import ModuleMetaRow
+
+
+class ModuleStore:
+    """Reads and moves the counters. Every method raises ``StoreFailure`` when the store cannot do it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def begin_generation(self) -> int:
+        """Count a boot; returns the generation this host serves under, from 1."""
+
+        def bump(session: Session) -> int:
+            meta = _meta(session)
+            meta.module_generation += 1
+            return meta.module_generation
+
+        return await self._store.run(bump)
+
+    async def module_generation(self) -> int:
+        """The generation of the last boot; 0 before the first."""
+        return await self._store.run(lambda session: _meta(session).module_generation)
+
+    async def table_epoch(self) -> int:
+        """The version of the alias table."""
+        return await self._store.run(lambda session: _meta(session).table_epoch)
+
+
+def _meta(session: Session) -> ModuleMetaRow:
+    return session.get_one(ModuleMetaRow, 1)

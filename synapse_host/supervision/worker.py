@@ -1,0 +1,227 @@
+"""One running worker as the host sees it: requests in, replies out, one at a time, and one end for everyone.
+
+A single task owns the connection. It carries out the exchanges in the order they came and reads each reply to its
+last byte, whatever has become of the caller; so a caller may be cancelled at any moment, and the next request can
+never read the reply of the one before. The same task buries the worker: kill, reap, collect the output, fail whoever
+waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
+
+import anyio
+from anyio.abc import TaskGroup
+
+from synapse_host.errors import EngineCrashed, InvalidRequest
+from synapse_host.framing import FrameTooLarge
+from synapse_host.supervision.exchange import Exchange, Reply, carry_out
+from synapse_host.supervision.launch import Launched, launch
+from synapse_host.supervision.refusals import WorkerRefusal
+from synapse_host.supervision.worker_fault import WorkerFault, crash_error
+from synapse_host.supervision.worker_spec import WorkerSpec
+from synapse_host.worker_protocol.channel import Buffer, ChannelClosed
+from synapse_host.worker_protocol.faults import ProtocolFault
+from synapse_host.worker_protocol.messages import Hello, Message, Shutdown
+
+#: Seconds a stopping worker gets for the request in hand and its exit, and then for SIGTERM, before SIGKILL.
+DRAIN_S = 10.0
+TERMINATE_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """A started worker; made by ``start``. ``closed`` is set once it is dead, reaped and everyone is told."""
+
+    def __init__(self, spec: WorkerSpec, launched: Launched) -> None:
+        self.spec = spec
+        self.hello: Hello = launched.hello
+        self.closed = anyio.Event()
+        self.fault: WorkerFault | None = None
+        self._process = launched.process
+        self._stream = launched.stream
+        self._channel = launched.channel
+        self._engine = str(launched.hello.engine["engine"])
+        self._queue: deque[Exchange] = deque()
+        self._current: Exchange | None = None
+        self._wake = anyio.Event()
+        self._stopping = False
+
+    @classmethod
+    async def start(cls, spec: WorkerSpec, tasks: TaskGroup) -> Worker:
+        """Launch the worker of ``spec``; its tasks run in ``tasks`` until it is dead.
+
+        Raises:
+            EngineCrashed: it could not be spawned, did not connect or speak in time, or its HELLO was refused.
+
+        """
+        worker = cls(spec, await launch(spec, tasks))
+        tasks.start_soon(worker._serve)
+        tasks.start_soon(worker._notice_exit)
+        return worker
+
+    @property
+    def alive(self) -> bool:
+        """Whether a request may still be answered."""
+        return self.fault is None and not self._process.exited.is_set()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the worker."""
+        return self._process.pid
+
+    @property
+    def max_frame(self) -> int:
+        """The negotiated frame size in bytes; no request or reply of an admitted batch may pass it."""
+        return self._channel.max_frame
+
+    def output_tail(self) -> str:
+        """The last 8 KiB of the worker's output."""
+        return self._process.output_tail()
+
+    async def request(
+        self,
+        message: Message,
+        raw: Buffer | None = None,
+        *,
+        operation: str,
+        drained: Callable[[], None] | None = None,
+    ) -> Reply:
+        """Send ``message`` and the raw frame that belongs to it; return the reply and its raw frame.
+
+        Requests wait their turn in order. ``raw`` must not change until the reply is here. ``operation`` chooses the
+        silence window: ``load``, ``embed``, ``unload`` or ``ping``. ``drained`` is called exactly once, without
+        arguments and from the event loop, when the worker is no longer busy with this request: when the reply is
+        drained, the worker is dead, or the request was never sent. Hang guards on it that must outlive a cancelled
+        caller.
+
+        Raises:
+            EngineCrashed: the worker is or went dead, broke the protocol or was silent for longer than its window.
+            InvalidRequest: a frame would pass the negotiated size; nothing was sent.
+            WorkerRefusal: the worker answered ERR and serves on.
+
+        """
+        exchange = Exchange(message, raw, operation, drained)
+        refusal = self._refusal(exchange)
+        if refusal is not None:
+            exchange.fail(refusal)
+            return exchange.outcome()
+        self._submit(exchange)
+        try:
+            await exchange.done.wait()
+        except BaseException:
+            self._abandon(exchange)
+            raise
+        return exchange.outcome()
+
+    async def stop(self, *, drain_s: float = DRAIN_S, terminate_s: float = TERMINATE_S) -> None:
+        """Say SHUTDOWN and wait for the end; past ``drain_s`` send SIGTERM, and past ``terminate_s`` more, SIGKILL.
+
+        Requests queued before are served first. Returns when the worker is dead; a second call just waits for that.
+        """
+        if not self._stopping and self.fault is None:
+            self._stopping = True
+            self._submit(Exchange(Shutdown(), None, "shutdown", None))
+        with anyio.move_on_after(drain_s):
+            await self.closed.wait()
+        if not self.closed.is_set():
+            self._process.terminate()
+            with anyio.move_on_after(terminate_s):
+                await self.closed.wait()
+        self._process.kill()
+        await self.closed.wait()
+
+    def _refusal(self, exchange: Exchange) -> Exception | None:
+        if self.fault is not None:
+            return self._crash(self.fault)
+        if self._stopping:
+            return self._crash(WorkerFault("stopped", "the worker is stopping; load the model again"))
+        longest = max(len(exchange.payload), 0 if exchange.raw is None else memoryview(exchange.raw).nbytes)
+        if longest > self.max_frame:
+            what = f"{exchange.message.TYPE} needs a frame of {longest} bytes"
+            return InvalidRequest(f"{what} and the worker takes at most {self.max_frame}; send fewer or shorter items")
+        return None
+
+    def _submit(self, exchange: Exchange) -> None:
+        self._queue.append(exchange)
+        self._wake.set()
+
+    def _abandon(self, exchange: Exchange) -> None:
+        """Forget a request that was not begun; one that was is read to its end by ``_serve``."""
+        if exchange in self._queue:
+            self._queue.remove(exchange)
+            exchange.fail(WorkerFault("stopped", "the caller went away"))
+
+    async def _serve(self) -> None:
+        fault = WorkerFault("stopped", "the host is stopping")
+        try:
+            await self._serve_until_fault()
+        except WorkerFault as ended:
+            fault = ended
+        except Exception as bug:  # a mistake of ours with one worker must not end the host
+            _log.exception("worker %s: the host failed while talking to it", self.spec.worker_id)
+            fault = WorkerFault("protocol_fault", f"the host failed with {type(bug).__name__}: {bug}")
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._bury(fault)
+
+    async def _serve_until_fault(self) -> NoReturn:
+        while True:
+            if self._queue:
+                self._current = self._queue.popleft()
+                await self._carry_out(self._current)
+                self._current = None
+            elif self._process.exited.is_set():
+                raise WorkerFault("exited", "the worker exited while idle")
+            else:
+                self._wake = anyio.Event()
+                await self._wake.wait()
+
+    async def _carry_out(self, exchange: Exchange) -> None:
+        try:
+            if isinstance(exchange.message, Shutdown):
+                await self._shut_down(exchange)
+            exchange.finish(await carry_out(exchange, self._channel, self.spec.silence, self._engine))
+        except WorkerRefusal as refusal:
+            exchange.fail(refusal)
+        except ChannelClosed as closed:
+            raise WorkerFault("exited", f"{closed} during {exchange.message.TYPE}") from closed
+        except (ProtocolFault, FrameTooLarge) as fault:
+            raise WorkerFault("protocol_fault", str(fault)) from fault
+
+    async def _shut_down(self, exchange: Exchange) -> NoReturn:
+        await self._channel.send(exchange.payload)
+        await self._process.exited.wait()
+        raise WorkerFault("stopped", "the worker was stopped")
+
+    async def _notice_exit(self) -> None:
+        """An exit must end a read even when a process the worker left behind still holds its socket."""
+        await self._process.exited.wait()
+        self._stream.shut_reading()
+        self._wake.set()
+
+    async def _bury(self, fault: WorkerFault) -> None:
+        if self._stopping and fault.reason == "exited":
+            fault = WorkerFault("stopped", "the worker was stopped")
+        self.fault = fault
+        await self._process.end(own_end=fault.reason == "exited")
+        self._channel.close()
+        if fault.reason != "stopped":
+            _log.warning("worker %s (pid %d) is dead: %s", self.spec.worker_id, self.pid, fault.message)
+        waiting = [self._current, *self._queue] if self._current else [*self._queue]
+        self._queue.clear()
+        for exchange in waiting:
+            exchange.fail(self._crash(fault))
+        self.closed.set()
+
+    def _crash(self, fault: WorkerFault) -> EngineCrashed:
+        return crash_error(
+            fault,
+            worker_id=self.spec.worker_id,
+            returncode=self._process.returncode,
+            output_tail=self._process.output_tail(),
+        )

@@ -1,0 +1,129 @@
+"""The handle of one worker's process: its birth, its output, its end.
+
+Only ever spawned from the event loop's own thread: on Linux a worker dies with the *thread* that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process, TaskGroup
+
+from synapse_host.supervision.log_ring import LogRing
+
+#: Seconds a killed process may take to be reaped before its exit is reported as unknown.
+_REAP_S = 5.0
+#: Seconds a worker that closed its connection gets to exit by itself.
+_OWN_END_S = 1.0
+#: Seconds its output pipes may stay open after that: a grandchild may hold them for ever.
+_DRAIN_S = 0.5
+
+
+class WorkerProcess:
+    """A running child in a process group of its own. Its watcher and readers run in the task group it was given.
+
+    ``exited`` is set once it is reaped. When the task group is cancelled the whole process group is killed.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._ring = LogRing()
+        self._open_pipes = 2
+        self._drained = anyio.Event()
+        self.exited = anyio.Event()
+
+    @classmethod
+    async def spawn(
+        cls, command: Sequence[str], worker_id: str, extra_env: Mapping[str, str], tasks: TaskGroup
+    ) -> WorkerProcess:
+        """Start ``command``; raises ``OSError`` when the system refuses."""
+        process = await anyio.open_process(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # The environment is handed on whole, not read: libraries of the worker expect theirs.
+            env={**os.environ, **extra_env, "SYNAPSE_WORKER_ID": worker_id},
+            # A Ctrl-C in the host's terminal must reach the host alone, which drains its workers itself.
+            start_new_session=True,
+        )
+        handle = cls(process)
+        handle._watch_in(tasks)
+        return handle
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its group."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status, negative for a signal; None until it is reaped."""
+        return self._process.returncode
+
+    def output_tail(self) -> str:
+        """The last 8 KiB of both output streams, each line tagged."""
+        return self._ring.tail()
+
+    def terminate(self) -> None:
+        """Ask the worker to end."""
+        if self.returncode is None:
+            self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the worker and whatever it started."""
+        if not self.exited.is_set():
+            self._signal(signal.SIGKILL)
+
+    async def end(self, *, own_end: bool) -> None:
+        """Kill what still runs, then wait, within bounds, until it is reaped and its last output is in the ring.
+
+        ``own_end`` says that the worker seems to be ending by itself: it gets a moment to do so, so that the exit
+        reported is its own and not our SIGKILL.
+        """
+        if own_end:
+            with anyio.move_on_after(_OWN_END_S):
+                await self.exited.wait()
+        self.kill()
+        with anyio.move_on_after(_REAP_S):
+            await self.exited.wait()
+        with anyio.move_on_after(_DRAIN_S):
+            await self._drained.wait()
+
+    def _watch_in(self, tasks: TaskGroup) -> None:
+        stdout, stderr = self._process.stdout, self._process.stderr
+        assert stdout is not None
+        assert stderr is not None
+        tasks.start_soon(self._watch)
+        tasks.start_soon(self._read, "stdout", stdout)
+        tasks.start_soon(self._read, "stderr", stderr)
+
+    async def _watch(self) -> None:
+        try:
+            await self._process.wait()
+        finally:
+            # After an exit this sweeps up what the worker started; on cancellation it is the end of the worker.
+            self._signal(signal.SIGKILL)
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_REAP_S):
+                await self._process.wait()
+            self.exited.set()
+
+    async def _read(self, name: str, stream: ByteReceiveStream) -> None:
+        try:
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                async for chunk in stream:
+                    self._ring.append(name, chunk)
+        finally:
+            self._open_pipes -= 1
+            if not self._open_pipes:
+                self._drained.set()
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Not Process.send_signal: it may reap the child behind the event loop's back, which then reports status 255.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)

@@ -1,0 +1,38 @@
+"""What it takes to start one worker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from synapse_host.supervision.silence import SilenceWindows
+from synapse_host.worker_protocol.messages import ACCEPT_DEADLINE_S, DEFAULT_MAX_FRAME, HELLO_DEADLINE_S
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One worker to start.
+
+    ``socket_path`` comes from ``socket_path.worker_socket_path``. An expectation of None is not checked. ``command``
+    replaces the program and its backend argument; ``--socket`` and ``--nonce`` are appended to it all the same.
+    Durations are seconds, ``max_frame`` bytes.
+    """
+
+    backend: str
+    worker_id: str
+    socket_path: Path
+    max_frame: int = DEFAULT_MAX_FRAME
+    expected_manifest: str | None = None
+    expected_kernel: str | None = None
+    accept_deadline_s: float = ACCEPT_DEADLINE_S
+    hello_deadline_s: float = HELLO_DEADLINE_S
+    command: Sequence[str] | None = None
+    extra_env: Mapping[str, str] = field(default_factory=dict)
+    silence: SilenceWindows = field(default_factory=SilenceWindows)
+
+    def command_line(self, nonce: str) -> list[str]:
+        """The whole command. ``-P`` keeps files of the working directory from being imported in a module's place."""
+        program = self.command or (sys.executable, "-P", "-m", "synapse_host.worker", self.backend)
+        return [*program, "--socket", str(self.socket_path), "--nonce", nonce]

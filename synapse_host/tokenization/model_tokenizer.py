@@ -1,0 +1,214 @@
+"""A model's tokenizer, stripped of what its file says about padding and truncation.
+
+Files are published with padding and limits of somebody's training run (MiniLM: padded to 128, cut at 128). Here a text
+costs exactly its own tokens, the limit is the lane's, and a cut is disclosed. The Rust library is imported when the
+first tokenizer is made, not when the host starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from synapse_host.errors import InvalidRequest
+from synapse_host.identity.canonical_json import MAX_INTEGER, canonical_json
+from synapse_host.identity.digests import sha256_hex
+
+_FILE = "tokenizer.json"
+#: Encoded once at load, so that a tokenizer that cannot encode is refused there: nothing, a letter, an unassigned code.
+_TRIAL_TEXTS = ["", "a", "\u0378"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """One text as the model will read it.
+
+    ``ids`` are the kept tokens, special tokens included. ``submitted_tokens`` counts what the whole text would take,
+    ``effective_tokens`` what was kept. ``submitted_sha256`` is over the received UTF-8 bytes; ``content_sha256``
+    differs from it exactly when tokens were dropped, and is then over the decoded kept tokens.
+    """
+
+    ids: list[int]
+    submitted_tokens: int
+    effective_tokens: int
+    truncated: bool
+    submitted_sha256: str
+    content_sha256: str
+
+
+class ModelTokenizer:
+    """Texts to tokens for one model; made by ``from_json``, safe to use from several threads.
+
+    ``sanitized_digest`` is the tokenizer's identity: SHA-256 of our canonical JSON of the file with padding and
+    truncation nulled (reading 6), fractions printed as RFC 8785 prints them, integers past 2^53 - 1 read as doubles.
+    ``max_tokens`` and ``special_tokens`` count tokens per text; the second are part of the first.
+    """
+
+    def __init__(
+        self, library_tokenizer: Any, frame: tuple[list[int], list[int]], max_tokens: int, digest: str
+    ) -> None:
+        self._tokenizer = library_tokenizer
+        self._prefix, self._suffix = frame
+        self.special_tokens = len(self._prefix) + len(self._suffix)
+        self.max_tokens = max_tokens
+        self.sanitized_digest = digest
+
+    @classmethod
+    def from_json(cls, data: bytes, *, max_tokens: int, vocab_size: int) -> ModelTokenizer:
+        """The tokenizer in the bytes of a tokenizer.json.
+
+        ``max_tokens`` is the most tokens a text may keep; ``vocab_size`` the rows of the model's embedding table.
+
+        Raises:
+            InvalidRequest: the file does not parse, cannot encode, or has ids the model has no row for (details
+                ``file``), or ``max_tokens`` leaves no room beside the special tokens (details ``max_tokens``).
+
+        """
+        from tokenizers import Tokenizer
+
+        digest = sha256_hex(_sanitized(data))
+        with _library_faults("is no tokenizer the library can load"):
+            tokenizer = Tokenizer.from_buffer(data)
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+        _check_vocabulary(tokenizer, vocab_size)
+        frame = _special_frame(tokenizer)
+        _check_frame(frame, max_tokens=max_tokens, vocab_size=vocab_size)
+        return cls(tokenizer, frame, max_tokens, digest)
+
+    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
+        """Each text's tokens, in the order given; every text is legal, the empty one included.
+
+        A text past ``max_tokens`` keeps its first tokens, whatever direction the file asked for. Text that spells an
+        added token of the file, such as ``[SEP]``, becomes that token, as in the library the model was trained with.
+        With a tokenizer that adds no special tokens, a text of nothing has no ids.
+
+        Raises:
+            InvalidRequest: a text holds half of a surrogate pair (details ``item_index``), or the library fails.
+
+        """
+        received = [_utf8(index, text) for index, text in enumerate(texts)]
+        with _library_faults("could not encode these texts"):
+            # The fast form leaves out character offsets, a quarter of the time; the tokens are the same.
+            encodings = self._tokenizer.encode_batch_fast(list(texts))
+        return [
+            self._counted(text, data, encoding.ids)
+            for text, data, encoding in zip(texts, received, encodings, strict=True)
+        ]
+
+    def _counted(self, text: str, data: bytes, ids: list[int]) -> EncodedText:
+        digest = sha256_hex(data)
+        count = len(ids)
+        if count <= self.max_tokens:
+            return EncodedText(ids, count, count, False, digest, digest)
+        start = len(self._prefix)
+        content = ids[start : start + self.max_tokens - self.special_tokens]
+        kept = [*self._prefix, *content, *self._suffix]
+        return EncodedText(kept, count, len(kept), True, digest, sha256_hex(self._decoded(content, text)))
+
+    def _decoded(self, content: list[int], text: str) -> bytes:
+        """The kept tokens as text, never the whole text again.
+
+        They can spell the whole text when the cut falls inside a character that decodes to U+FFFD, or before tokens
+        that decode to nothing; a token less is then decoded, so that a cut always shows in the hash.
+        """
+        for end in range(len(content), 0, -1):
+            decoded: str = self._tokenizer.decode(content[:end], skip_special_tokens=False)
+            if decoded != text:
+                return decoded.encode("utf-8")
+        return b""
+
+
+def _refuse(fault: str, **details: Any) -> NoReturn:
+    raise InvalidRequest(
+        f"{_FILE} {fault}; use the file published with the model", details={"file": _FILE, **details}
+    ) from None
+
+
+@contextmanager
+def _library_faults(fault: str) -> Iterator[None]:
+    """Turn every failure of the library into a refusal; a Rust panic is not even an ``Exception`` in Python."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        _refuse(f"{fault}: {_short(str(error))}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _sanitized(data: bytes) -> bytes:
+    try:
+        # Decoded here because json would also accept UTF-16 and UTF-32 bytes.
+        document = json.loads(data.decode("utf-8"), parse_int=_integer, parse_constant=_no_constant)
+        if not isinstance(document, dict):
+            raise ValueError(f"the document is a {type(document).__name__}, not an object")
+        return canonical_json({**document, "padding": None, "truncation": None}, allow_floats=True)
+    except (ValueError, RecursionError) as error:
+        _refuse(f"of {len(data)} bytes is not JSON: {_short(str(error))}")
+
+
+def _integer(digits: str) -> int | float:
+    value = int(digits)
+    return value if abs(value) <= MAX_INTEGER else float(value)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _utf8(index: int, text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"text {index} holds {error.object[error.start]!a}, half of a surrogate pair, at character {error.start}; "
+            "remove it or complete the pair",
+            details={"item_index": index},
+        ) from None
+
+
+def _check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
+    ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    if not ids:
+        _refuse("has an empty vocabulary")
+    token, highest = max(ids.items(), key=lambda item: item[1])
+    if highest >= vocab_size:
+        _refuse(
+            f"gives token {_short(token)!r} the id {highest}, but the model's vocabulary has {vocab_size} entries "
+            f"(ids 0 to {vocab_size - 1})",
+            token_id=highest,
+            vocab_size=vocab_size,
+        )
+
+
+def _special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens put before and after a text, found by encoding one with and without them."""
+    with _library_faults("cannot encode a text"):
+        _, framed, _ = tokenizer.encode_batch_fast(_TRIAL_TEXTS)
+        bare: list[int] = tokenizer.encode(_TRIAL_TEXTS[1], add_special_tokens=False).ids
+    ids: list[int] = framed.ids
+    added: list[int] = framed.special_tokens_mask
+    start = added.index(0) if 0 in added else len(ids)
+    end = start + len(bare)
+    if ids[start:end] != bare or not all(added[end:]) or (ids and not bare):
+        _refuse(f"turns {bare} into {ids} when it adds special tokens, which does not keep the text in one piece")
+    return ids[:start], ids[end:]
+
+
+def _check_frame(frame: tuple[list[int], list[int]], *, max_tokens: int, vocab_size: int) -> None:
+    special = [*frame[0], *frame[1]]
+    if special and max(special) >= vocab_size:
+        _refuse(f"adds the special token {max(special)}, but the model's vocabulary has {vocab_size} entries")
+    if max_tokens <= len(special):
+        raise InvalidRequest(
+            f"max_tokens is {max_tokens}, but the tokenizer adds {len(special)} special tokens to every text; "
+            f"use at least {len(special) + 1}",
+            details={"max_tokens": max_tokens, "special_tokens": len(special)},
+        )

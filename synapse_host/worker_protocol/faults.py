@@ -1,0 +1,19 @@
+"""The two ways the other side of a worker connection can break the protocol; both end the connection."""
+
+from __future__ import annotations
+
+
+class ProtocolFault(Exception):
+    """The peer sent something the protocol forbids; the message names the frame, the field and the value."""
+
+
+class HandshakeRefused(ProtocolFault):
+    """A HELLO the host does not accept.
+
+    ``code`` is one of ``malformed_hello``, ``version_mismatch``, ``nonce_mismatch``, ``manifest_mismatch`` and
+    ``kernel_revision_mismatch``.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code

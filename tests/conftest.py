@@ -1,0 +1,10 @@
+"""Fixtures every folder of tests may use."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

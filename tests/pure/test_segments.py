@@ -1,0 +1,40 @@
+"""Blocks are cut into segments only where a call is long, and no block is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synapse_host.owned_engine.segments import MAX_SEGMENTS, Segment, segments_for
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 1024])
+def test_up_to_1024_tokens_the_model_is_one_segment(tokens: int) -> None:
+    assert segments_for(6, tokens) == (Segment(0, 6, 6),)
+
+
+@pytest.mark.parametrize(("tokens", "pieces"), [(1025, 2), (2048, 2), (2049, 3), (4096, 4), (8192, 4), (10**6, 4)])
+def test_longer_calls_are_cut_into_at_most_four(tokens: int, pieces: int) -> None:
+    assert len(segments_for(22, tokens)) == pieces
+
+
+@given(st.integers(1, 100), st.integers(1, 20_000))
+def test_segments_hold_every_block_once_in_order(blocks: int, tokens: int) -> None:
+    cut = segments_for(blocks, tokens)
+    assert [i for segment in cut for i in range(segment.first, segment.stop)] == list(range(blocks))
+    assert 1 <= len(cut) <= min(blocks, MAX_SEGMENTS)
+    sizes = [segment.stop - segment.first for segment in cut]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 100), st.integers(1, 20_000))
+def test_only_the_first_has_the_stem_and_only_the_last_the_head(blocks: int, tokens: int) -> None:
+    cut = segments_for(blocks, tokens)
+    assert [segment.has_stem for segment in cut] == [True] + [False] * (len(cut) - 1)
+    assert [segment.has_head for segment in cut] == [False] * (len(cut) - 1) + [True]
+
+
+def test_a_model_without_blocks_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 blocks"):
+        segments_for(0, 16)

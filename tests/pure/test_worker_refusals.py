@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
+from synapse_host.supervision.worker_fault import WorkerFault, crash_error, describe_exit
+from synapse_host.worker_protocol.item_refusal import refusal_text, refused_item
+from synapse_host.worker_protocol.messages import ERR_CODES
+
+EXPECTED = {
+    "artifact_invalid": "artifact_invalid",
+    "package_digest_mismatch": "artifact_invalid",
+    "head_tensor_missing": "artifact_invalid",
+    "config_invalid": "invalid_request",
+    "model_unsupported": "invalid_request",
+    "operation_mismatch": "invalid_request",
+    "unsupported_request": "invalid_request",
+    "invalid_request": "invalid_request",
+}
+
+
+@pytest.mark.parametrize("code", [*ERR_CODES, "a_code_of_next_year"])
+def test_every_err_code_becomes_a_stable_error(code: str) -> None:
+    error = to_synapse_error(WorkerRefusal(code, "the tensor 'x' is missing"))
+    assert error.code == EXPECTED.get(code, "engine_crashed")
+    assert error.details == {"reason": code}
+    assert "the tensor 'x' is missing" in error.message
+
+
+@pytest.mark.parametrize("code", ["non_finite_output", "zero_output"])
+def test_bad_output_is_permanent_and_names_the_item(code: str) -> None:
+    error = to_synapse_error(WorkerRefusal(code, refusal_text("doc 7", "holds NaN")))
+    assert error.to_wire()["class"] == "permanent"
+    assert error.to_wire()["safe_to_retry_same_request"] is False
+    assert "retry_after_ms" not in error.to_wire()
+    assert error.details == {"reason": code, "item_id": "doc 7"}
+
+
+def test_a_failed_inference_is_transient() -> None:
+    assert to_synapse_error(WorkerRefusal("oom", "")).to_wire()["class"] == "transient"
+
+
+def test_the_callers_item_id_wins() -> None:
+    error = to_synapse_error(WorkerRefusal("zero_output", refusal_text("a", "zero")), item_id="b")
+    assert error.details == {"reason": "zero_output", "item_id": "b"}
+
+
+@given(st.text(), st.text())
+def test_an_item_id_survives_the_text(item_id: str, problem: str) -> None:
+    assert refused_item(refusal_text(item_id, problem)) == item_id
+
+
+@pytest.mark.parametrize("text", ["", "out of memory", "item ", "item 7: x", 'item "a"', 'item "a" b', "item {"])
+def test_a_text_without_an_item_names_none(text: str) -> None:
+    assert refused_item(text) is None
+
+
+@pytest.mark.parametrize(
+    ("returncode", "words"), [(0, "status 0"), (5, "status 5"), (-9, "signal SIGKILL"), (-200, "signal 200")]
+)
+def test_an_exit_is_told_in_words(returncode: int, words: str) -> None:
+    assert describe_exit(returncode) == words
+    assert describe_exit(None) == "unknown"
+
+
+def test_a_crash_carries_what_a_diagnosis_needs() -> None:
+    error = crash_error(WorkerFault("silence", "no word"), worker_id="w", returncode=-9, output_tail="stderr: x\n")
+    assert error.to_wire() == {
+        "code": "engine_crashed",
+        "class": "transient",
+        "safe_to_retry_same_request": True,
+        "message": "worker 'w': no word",
+        "retry_after_ms": 250,
+        "details": {"worker_id": "w", "reason": "silence", "exit": "signal SIGKILL", "output_tail": "stderr: x\n"},
+    }
