@@ -40,12 +40,13 @@ from synapse_host.operations.management_jobs import ManagementJobs
 from synapse_host.operations.probing import ProbingService
 from synapse_host.operations.registry import Registry
 from synapse_host.server.listener import serve
+from synapse_host.server.singleton import make_private_directory
 from synapse_host.settings import Settings
+from synapse_host.socket_paths import worker_socket_folder, worker_socket_path
 from synapse_host.store.certification_store import CertificationStore
 from synapse_host.store.database import Store
 from synapse_host.store.model_store import ModelStore
 from synapse_host.store.module_store import ModuleStore
-from synapse_host.supervision.socket_path import worker_socket_path
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
@@ -214,9 +215,11 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
 
     Raises:
         StoreFailure: the store cannot be opened.
+        StartRefused: the folder of the workers' sockets cannot be made private.
         MachineProbeFailed: the machine profile cannot be read.
 
     """
+    make_private_directory(worker_socket_folder(settings.paths.runtime_dir))
     machine = read_machine_profile((), os_build_override=None)
     store = Store.open(settings.paths.data_dir / STORE_FILE)
     try:

@@ -7,28 +7,24 @@ original facts, section 10, where the facts have them.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tomllib
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from synapse_host.errors import SettingsInvalid
+from synapse_host.socket_paths import host_socket_path
 
 ENVIRONMENT_PREFIX = "SYNAPSE_"
-#: Longest Unix socket path that fits sockaddr_un on every supported system (macOS: 104 bytes with the closing NUL).
-MAX_SOCKET_PATH_BYTES = 103
 MIB = 1024 * 1024
 #: Read by the worker's entry, not by the host, although it looks like a setting of the worker section.
 _NOT_SETTINGS = frozenset({"SYNAPSE_WORKER_ID"})
 _APPLICATION = "synapse-host"
-#: Not the TMPDIR of a process: host and client must agree on it.
-_SHORT_ROOT = Path("/tmp")  # noqa: S108
 
 
 class _Section(BaseModel):
@@ -55,6 +51,14 @@ class ServerSettings(_Section):
     ingress_bytes: int = Field(256 * MIB, ge=4096, description="Bytes of half-received requests held, host-wide.")
     stall_s: float = Field(30.0, gt=0, description="Seconds a half-sent frame may stand still before its end closes.")
     drain_s: float = Field(10.0, ge=0, description="Seconds admitted work may take to finish after SIGTERM.")
+
+    @model_validator(mode="after")
+    def _one_frame_fits(self) -> ServerSettings:
+        if self.ingress_bytes < self.max_frame:
+            raise ValueError(
+                f"ingress_bytes ({self.ingress_bytes}) is less than one frame ({self.max_frame}); raise it"
+            )
+        return self
 
 
 class WorkerSettings(_Section):
@@ -117,15 +121,6 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
 }
 
 
-def host_socket_path(runtime_dir: Path) -> Path:
-    """The consumer socket of a runtime directory; a hashed name below /tmp past 103 bytes."""
-    path = runtime_dir / "synapse" / "host.sock"
-    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
-        return path
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-    return _SHORT_ROOT / f"synapse-{os.getuid()}" / f"{digest}.sock"
-
-
 def resolve_paths(environ: Mapping[str, str] | None = None) -> Paths:
     """Where everything is: below ``SYNAPSE_HOME``, else where the platform keeps such files.
 
@@ -135,11 +130,9 @@ def resolve_paths(environ: Mapping[str, str] | None = None) -> Paths:
     """
     environ = os.environ if environ is None else environ
     home = environ.get("SYNAPSE_HOME")
-    paths = _platform_paths() if not home else _paths_below(home)
+    paths = _paths_below(home) if home else _platform_paths()
     config_file = environ.get("SYNAPSE_CONFIG_FILE")
-    if not config_file:
-        return paths
-    return Paths(Path(config_file), paths.data_dir, paths.cache_dir, paths.runtime_dir)
+    return replace(paths, config_file=Path(config_file)) if config_file else paths
 
 
 def load_settings(environ: Mapping[str, str] | None = None, config_file: Path | None = None) -> Settings:
@@ -154,7 +147,7 @@ def load_settings(environ: Mapping[str, str] | None = None, config_file: Path | 
     environ = os.environ if environ is None else environ
     paths = resolve_paths(environ)
     if config_file is not None:
-        paths = Paths(config_file, paths.data_dir, paths.cache_dir, paths.runtime_dir)
+        paths = replace(paths, config_file=config_file)
     explicit = config_file is not None or bool(environ.get("SYNAPSE_CONFIG_FILE"))
     values = _read_toml(paths.config_file, must_exist=explicit)
     sections = {name: _section(name, values.pop(name, {}), environ, paths.config_file) for name in SECTIONS}
@@ -212,6 +205,8 @@ def _section(name: str, given: object, environ: Mapping[str, str], path: Path) -
         return model.model_validate({**given, **overrides})
     except ValidationError as fault:
         first = fault.errors(include_url=False, include_context=False)[0]
+        if not first["loc"]:
+            raise SettingsInvalid(f"{path}: section {name}: {first['msg'].removeprefix('Value error, ')}") from None
         key = str(first["loc"][0])
         source = environment_name(name, key) if key in overrides else f"{path}: {name}.{key}"
         if first["type"] == "extra_forbidden":

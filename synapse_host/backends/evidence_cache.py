@@ -25,6 +25,16 @@ _log = logging.getLogger(__name__)
 
 #: Changes whenever the file's layout does.
 _LAYOUT = 1
+#: Our own code that makes or judges a report: the rules, and the families and ops whose digest a plugin describes.
+SHARED_CODE = (
+    "synapse_host",
+    "synapse_host.backends",
+    "synapse_host.families",
+    "synapse_host.model_files",
+    "synapse_host.ops",
+    "synapse_host.owned_engine",
+    "synapse_host.worker",
+)
 #: Linux's word for "since the machine started": devices and drivers rarely change without it changing too.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -33,8 +43,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class CacheKey:
     """Everything that must be the same for a kept report to be believed.
 
-    ``rules`` stamps the host's own checks, ``machine`` the machine and its boot: evidence is about one machine, and a
-    home directory may be shared by several.
+    ``shared_code`` stamps the host's own part in a report, ``machine`` the machine and its boot: evidence is about one
+    machine, and a home directory may be shared by several.
     """
 
     layout: int
@@ -46,7 +56,7 @@ class CacheKey:
     module_stamp: str
     interpreter: str
     machine: str
-    rules: str
+    shared_code: str
 
 
 def cache_key(entry: BackendEntry) -> CacheKey:
@@ -61,7 +71,7 @@ def cache_key(entry: BackendEntry) -> CacheKey:
         module_stamp=module_stamp(entry.module),
         interpreter=f"{sys.executable} {sys.version}",
         machine=_machine(),
-        rules=module_stamp(__name__),
+        shared_code=" ".join(map(module_stamp, SHARED_CODE)),
     )
 
 

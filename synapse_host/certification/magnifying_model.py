@@ -21,7 +21,7 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[np.float32]
 
 SEED = 20_260_131
-VOCAB, HIDDEN, LAYERS, HEADS, WIDE, POSITIONS = 97, 48, 2, 3, 80, 160
+VOCAB, HIDDEN, LAYERS, HEADS, WIDE, POSITIONS = 97, 48, 2, 3, 80, 192
 #: Lengths of the rows, chosen around the edges of padded shapes.
 LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 127, 128, 129, 144, 160)
 

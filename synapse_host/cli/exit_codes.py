@@ -9,13 +9,15 @@ class Exit(IntEnum):
     """Exit statuses of both command lines."""
 
     OK = 0
-    #: The host refused; standard error names the code.
+    #: The host refused; standard error names the code. Or a probed model was not certified.
     REFUSED = 1
-    #: The command line itself was wrong.
+    #: The command line, its input or the environment is wrong.
     USAGE = 2
     #: No host answers on the socket, or the connection ended.
     NO_HOST = 3
     #: The host could not start: another one runs, or its configuration or store is unusable.
     NOT_STARTED = 4
-    #: Interrupted from the keyboard.
+    #: Interrupted from the keyboard (128 + SIGINT).
     INTERRUPTED = 130
+    #: Whoever read standard output went away (128 + SIGPIPE), as in a pipe into ``head``.
+    OUTPUT_CLOSED = 141

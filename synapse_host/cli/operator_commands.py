@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from synapse_host.cli.output import failures_explained, print_json, print_table, print_text
+from synapse_host.cli import rendering
+from synapse_host.cli.output import failures_explained, print_json, print_text
 from synapse_host.client.blocking_client import Client
 
 app = typer.Typer(
@@ -26,10 +28,7 @@ def model_status(model_id: ModelId, socket: Socket = None, as_json: Json = False
     """Show the state of one model."""
     with failures_explained(), Client.connect(socket) as client:
         status = client.model_status(model_id=model_id)
-    if as_json:
-        print_json(status)
-        return
-    print_text(f"{status['model_id']}: {status['state']}")
+    _show_state(status, as_json)
 
 
 @app.command()
@@ -37,10 +36,7 @@ def unload(model_id: ModelId, socket: Socket = None, as_json: Json = False) -> N
     """Stop a model's worker; the model stays registered."""
     with failures_explained(), Client.connect(socket) as client:
         status = client.model_unload(model_id)
-    if as_json:
-        print_json(status)
-        return
-    print_text(f"{status['model_id']}: {status['state']}")
+    _show_state(status, as_json)
 
 
 @app.command(name="probe-report")
@@ -50,21 +46,15 @@ def probe_report(socket: Socket = None, as_json: Json = False) -> None:
         report = client.probe_report()
     if as_json:
         print_json(report)
-        return
-    print_table(
-        f"Machine profile {report['machine_profile_hash'][:16]}",
-        ("model", "status", "tokens/s", "p50 ms", "reason"),
-        [
-            (
-                lane["model_id"],
-                lane["certification_status"],
-                (lane["performance"] or {}).get("throughput_tok_s"),
-                (lane["performance"] or {}).get("single_item_latency_p50_ms"),
-                lane["blocking_reason"],
-            )
-            for lane in report["lanes"]
-        ],
-    )
+    else:
+        rendering.show_report(report)
+
+
+def _show_state(status: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(status)
+    else:
+        print_text(f"{status['model_id']}: {status['state']}")
 
 
 def main() -> None:

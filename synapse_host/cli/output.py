@@ -1,11 +1,13 @@
 """Where commands write: results to standard output, everything about them to standard error.
 
-Rich is imported by the first text written for people: the daemon, which starts from the same script, never pays for it.
+Rich is imported by the first text written for a terminal: the daemon, which starts from the same script, and a pipe
+never pay for it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,32 +17,44 @@ import typer
 
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
-from synapse_host.errors import SynapseError
+from synapse_host.errors import SettingsInvalid, SynapseError
+
+#: Control characters a text may not send to a terminal: all but tab and line feed.
+_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output, keys in a stable order."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n")
+    """One JSON document on standard output, keys sorted."""
+    _write(json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def print_text(text: str, *, style: str | None = None) -> None:
-    """One line or paragraph for people on standard output."""
+    """One line or paragraph on standard output; styled, and freed of control characters, on a terminal."""
+    if not sys.stdout.isatty():
+        _write(text + "\n")
+        return
     from rich.console import Console
+    from rich.text import Text
 
-    Console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    Console().print(Text(text.translate(_CONTROLS), style=style or ""), soft_wrap=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table for people on standard output."""
+    """A table on a terminal; elsewhere a line of column names and a line per row, separated by tabs."""
+    shown = [["-" if value is None else str(value) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        _write("".join("\t".join(map(_one_field, row)) + "\n" for row in [columns, *shown]))
+        return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for column in columns:
         table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row))
-    Console().print(table, markup=False)
+    for row in shown:
+        table.add_row(*(Text(value.translate(_CONTROLS)) for value in row))
+    Console().print(table)
 
 
 def tell(text: str) -> None:
@@ -57,13 +71,15 @@ def fail(status: Exit, message: str) -> NoReturn:
 
 @contextmanager
 def failures_explained() -> Iterator[None]:
-    """Turn what the host or the connection says into a message and a documented exit status."""
+    """Turn what the host, the connection or the environment says into a message and a documented exit status."""
     try:
         yield
     except SynapseError as refusal:
         fail(Exit.REFUSED, f"{refusal.code}: {refusal.message}")
     except (HostUnreachable, ConnectionLost, ReplyMismatch) as broken:
         fail(Exit.NO_HOST, str(broken))
+    except SettingsInvalid as wrong:
+        fail(Exit.USAGE, str(wrong))
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
 
@@ -81,3 +97,21 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _write(text: str) -> None:
+    """Bytes to standard output at once, so that a closed pipe shows here and not at the interpreter's end.
+
+    A file name that is no Unicode is written as an escape, which JSON understands too.
+    """
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more when it ends; that must not meet the closed pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(Exit.OUTPUT_CLOSED) from None
+
+
+def _one_field(text: str) -> str:
+    return " ".join(text.split())

@@ -19,9 +19,13 @@ TEXT_SUFFIXES = (".md", ".txt", ".rst")
 MIN_CHARS = 40
 
 
+class UnreadableFile(Exception):
+    """A file cannot be read as text; the message names it and says what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One paragraph and where it stands."""
+    """One paragraph and where it stands; ``line`` counts from 1."""
 
     file: str
     line: int
@@ -40,22 +44,17 @@ def read_passages(paths: Iterable[Path]) -> list[Passage]:
     """The paragraphs of files, and of the text files below directories, in the order of names and lines.
 
     Raises:
-        OSError: a file cannot be read. UnicodeDecodeError: a named file is not UTF-8.
+        UnreadableFile: a file cannot be read or is not UTF-8.
 
     """
-    return [
-        passage
-        for path in paths
-        for file in _files(path)
-        for passage in split_passages(str(file), file.read_text("utf-8"))
-    ]
+    return [passage for path in paths for file in _files(path) for passage in split_passages(str(file), _text_of(file))]
 
 
 def split_passages(file: str, text: str) -> list[Passage]:
     """Paragraphs of ``text``, separated by blank lines, that are long enough to mean something."""
     passages: list[Passage] = []
     lines: list[str] = []
-    for number, line in enumerate([*text.splitlines(), ""], start=1):
+    for number, line in enumerate([*text.split("\n"), ""], start=1):
         if line.strip():
             lines.append(line)
             continue
@@ -67,13 +66,35 @@ def split_passages(file: str, text: str) -> list[Passage]:
 
 
 def nearest(question: Vectors, passages: Sequence[Passage], vectors: Vectors, top: int) -> list[Match]:
-    """The ``top`` passages by cosine, best first; vectors are of unit length."""
-    scores = vectors @ question
+    """The ``top`` passages by cosine, best first; equal ones in the order given.
+
+    ``question`` is float32 [dims], ``vectors`` float32 [passages, dims]; neither needs unit length, none may be zero.
+    """
+    import numpy as np
+
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(question)
+    scores = vectors @ question / lengths
     order = (-scores).argsort(kind="stable")[:top]
     return [Match(float(scores[index]), passages[index]) for index in order]
 
 
 def _files(path: Path) -> list[Path]:
+    """The file itself, or the text files below a directory, those of hidden directories left out."""
     if not path.is_dir():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.suffix in TEXT_SUFFIXES and file.is_file())
+    return sorted(
+        file
+        for file in path.rglob("*")
+        if file.suffix in TEXT_SUFFIXES
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        and file.is_file()
+    )
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except OSError as problem:
+        raise UnreadableFile(f"{file} cannot be read ({problem.strerror}); correct the name or leave it out") from None
+    except UnicodeDecodeError as problem:
+        raise UnreadableFile(f"{file} is not UTF-8 text (byte {problem.start}); convert it or leave it out") from None

@@ -16,9 +16,15 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def serve_foreground(settings: Settings, *, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return; a second signal ends at once."""
+    """Serve until SIGTERM or SIGINT, then drain and return; a second signal ends at once.
+
+    Raises what stopped the host as it was raised, not wrapped in the groups of the tasks it passed through.
+    """
     logging.basicConfig(stream=sys.stderr, level=settings.log.level.upper(), format=_FORMAT)
-    anyio.run(_serve, settings, on_ready)
+    try:
+        anyio.run(_serve, settings, on_ready)
+    except BaseExceptionGroup as group:
+        raise _only_cause(group) from None
 
 
 async def _serve(settings: Settings, on_ready: Callable[[], None]) -> None:
@@ -37,3 +43,9 @@ async def _stop_on_signal(stop: anyio.Event, scope: anyio.CancelScope) -> None:
                 return
             logging.getLogger("synapse_host").info("stopping on %s", signal.Signals(number).name)
             stop.set()
+
+
+def _only_cause(fault: BaseException) -> BaseException:
+    while isinstance(fault, BaseExceptionGroup) and len(fault.exceptions) == 1:
+        fault = fault.exceptions[0]
+    return fault

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from synapse_host.cli import rendering
 from synapse_host.cli.exit_codes import Exit
-from synapse_host.cli.output import fail, failures_explained, print_json, print_table, print_text, progress_bar, tell
+from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell
 from synapse_host.client.blocking_client import Client
 
 app = typer.Typer(
@@ -22,6 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+#: How often bulk verbs send a request again that the host could not take yet (a model still loading, a full queue).
+RETRIES = 20
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
 Socket = Annotated[
     Path | None, typer.Option("--socket", help="Socket of the host; default: the one of this user's settings.")
@@ -29,13 +33,32 @@ Socket = Annotated[
 Model = Annotated[str, typer.Option("--model", "-m", help="Model id or fingerprint.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print_text(f"synapse-host {version('synapse-host')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Local embeddings with the numeric identity of the computation on every answer."""
+
+
 @app.command()
 def serve(
-    config: Annotated[Path | None, typer.Option(help="Configuration file to use.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file; default: synapse.toml of this user's settings.")
+    ] = None,
 ) -> None:
     """Run the host in the foreground until SIGTERM or Ctrl-C."""
     from synapse_host.cli.serving import serve_foreground
-    from synapse_host.errors import SettingsInvalid, StartRefused, StoreFailure
+    from synapse_host.errors import StartRefused, StoreFailure
     from synapse_host.identity.machine_profile import MachineProbeFailed
     from synapse_host.settings import load_settings
 
@@ -44,7 +67,7 @@ def serve(
         serve_foreground(
             settings, on_ready=lambda: print(f"listening on {settings.paths.host_socket}", file=sys.stderr, flush=True)
         )
-    except (SettingsInvalid, StartRefused, StoreFailure, MachineProbeFailed) as refusal:
+    except (StartRefused, StoreFailure, MachineProbeFailed) as refusal:
         fail(Exit.NOT_STARTED, str(refusal))
 
 
@@ -59,24 +82,12 @@ def backends(as_json: Json = False) -> None:
     async def probe() -> list[dict[str, Any]]:
         return rows_as_json(await probe_all(cache_dir=resolve_paths().cache_dir, refresh=True))
 
-    rows = anyio.run(probe)
+    with failures_explained():
+        rows = anyio.run(probe)
     if as_json:
         print_json({"backends": rows})
-        return
-    print_table(
-        "Backends",
-        ("backend", "engine", "runs here", "reason", "what to know"),
-        [
-            (
-                row["backend"],
-                row["engine"],
-                "yes" if row["runnable"] else "no",
-                row["reason_detail"] or row["reason"],
-                row["message"],
-            )
-            for row in rows
-        ],
-    )
+    else:
+        rendering.show_backends(rows)
 
 
 @app.command()
@@ -104,11 +115,13 @@ def load(
     with failures_explained(), Client.connect(socket) as client:
         job = client.model_load(**params)
         status = client.wait_for_load(job["job_id"], on_state=_tell_state)
+        certified = _is_certified(client, status["model_id"])
     if as_json:
         print_json(status)
-        return
-    print_text(f"model {status['model_id']} is ready, fingerprint {status['fingerprint']}")
-    print_text(f"certify it with: synapse-host probe {status['model_id']}")
+    else:
+        print_text(f"model {status['model_id']} is ready, fingerprint {status['fingerprint']}")
+    if not certified:
+        tell(f"certify it with: synapse-host probe {status['model_id']}")
 
 
 @app.command()
@@ -124,11 +137,7 @@ def probe(
     if as_json:
         print_json(status)
     else:
-        print_table(
-            "Probe",
-            ("model", "certified", "mean cosine", "min cosine", "tokens/s", "reason"),
-            [_probe_row(lane) for lane in status["lanes"]],
-        )
+        rendering.show_probe(status)
     if not all(lane["certified"] for lane in status["lanes"]):
         raise typer.Exit(Exit.REFUSED)
 
@@ -140,16 +149,8 @@ def list_models(socket: Socket = None, as_json: Json = False) -> None:
         answer = client.models_list()
     if as_json:
         print_json(answer)
-        return
-    print_table(
-        "Models",
-        ("model", "state", "engine", "dtype", "dims", "max tokens", "certified", "fingerprint"),
-        [
-            (row["model_id"], row["state"], row["engine"], row["dtype"], row.get("dims"), row["max_tokens"],
-             "yes" if row["certified"] else "no", row["fingerprints"][0][:16])
-            for row in answer["models"]
-        ],
-    )  # fmt: skip
+    else:
+        rendering.show_models(answer)
 
 
 @app.command()
@@ -160,114 +161,64 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Embed texts and print their vectors."""
-    given = texts or [line.rstrip("\n") for line in sys.stdin]
+    given = texts or _lines_of_input()
     if not given:
         fail(Exit.USAGE, "no text given; name texts or pipe lines into standard input")
     with failures_explained(), Client.connect(socket) as client, progress_bar("embedding") as show:
-        reply = client.embed_many(model, given, on_progress=show)
+        reply = client.embed_many(model, given, on_progress=show, retries=RETRIES)
     if as_json:
-        print_json(_reply_as_json(reply))
-        return
-    print_table(
-        f"{reply.dims} dimensions, fingerprint {reply.fingerprint[:16]}",
-        ("text", "tokens", "cut", "vector starts"),
-        [
-            (text[:60], count, "yes" if cut.truncated else "no", " ".join(f"{value:+.4f}" for value in vector[:4]))
-            for text, count, cut, vector in zip(
-                given, reply.real_token_counts, reply.truncations, reply.vectors, strict=True
-            )
-        ],
-    )
+        print_json(rendering.vectors_as_json(reply))
+    else:
+        rendering.show_vectors(given, reply)
 
 
 @app.command()
 def search(
     question: Annotated[str, typer.Argument(help="What to look for.")],
-    paths: Annotated[list[Path], typer.Argument(help="Text files, or directories of them.", exists=True)],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Text files, or directories of .md, .txt and .rst files.", exists=True)
+    ],
     model: Model,
     top: Annotated[int, typer.Option(min=1, help="How many passages to show.")] = 3,
     socket: Socket = None,
     as_json: Json = False,
 ) -> None:
     """Find the passages of files that are nearest in meaning to a question."""
-    from synapse_host.cli.passages import nearest, read_passages
+    from synapse_host.cli.passages import UnreadableFile, nearest, read_passages
 
-    passages = read_passages(paths)
+    try:
+        passages = read_passages(paths)
+    except UnreadableFile as problem:
+        fail(Exit.USAGE, str(problem))
     if not passages:
         fail(Exit.USAGE, "the files hold no passage; name text files with paragraphs")
+    texts = [passage.text for passage in passages]
     with failures_explained(), Client.connect(socket) as client, progress_bar("passages") as show:
-        reply = client.embed_many(
-            model,
-            [passage.text for passage in passages],
-            on_progress=show,
-        )
-        asked = client.embed_query(model, question, required_fingerprint=reply.fingerprint)
+        reply = client.embed_many(model, texts, on_progress=show, retries=RETRIES)
+        asked = client.embed_query(model, question, required_fingerprint=reply.fingerprint, retries=RETRIES)
     matches = nearest(asked.vectors[0], passages, reply.vectors, top)
     if as_json:
-        print_json(
-            {
-                "fingerprint": reply.fingerprint,
-                "matches": [
-                    {
-                        "score": match.score,
-                        "file": match.passage.file,
-                        "line": match.passage.line,
-                        "text": match.passage.text,
-                    }
-                    for match in matches
-                ],
-            }
-        )
-        return
-    for match in matches:
-        print_text(f"{match.score:.3f} {match.passage.file}:{match.passage.line}", style="bold")
-        print_text(match.passage.text, style="dim")
+        print_json(rendering.matches_as_json(reply.fingerprint, matches))
+    else:
+        rendering.show_matches(matches)
+
+
+def _lines_of_input() -> list[str]:
+    if sys.stdin.isatty():
+        tell("reading texts, one a line; end with Ctrl-D")
+    try:
+        return [line.decode("utf-8").rstrip("\n") for line in sys.stdin.buffer]
+    except UnicodeDecodeError as problem:
+        fail(Exit.USAGE, f"standard input is not UTF-8 text ({problem.reason}); convert it")
+
+
+def _is_certified(client: Client, model_id: str) -> bool:
+    return any(row["model_id"] == model_id and row["certified"] for row in client.models_list()["models"])
 
 
 def _tell_state(status: dict[str, Any]) -> None:
     step = status.get("step")
     tell(f"{status['state']}: {step['step']}" if step else status["state"])
-
-
-def _probe_row(lane: dict[str, Any]) -> tuple[object, ...]:
-    texts = ((lane["certification"] or {}).get("evidence") or {}).get("texts") or {}
-    speed = lane["performance"] or {}
-    return (
-        lane["model_id"],
-        "yes" if lane["certified"] else "no",
-        _rounded(texts.get("mean_cosine"), 7),
-        _rounded(texts.get("min_cosine"), 7),
-        _rounded(speed.get("throughput_tok_s"), 0),
-        lane["blocking_reason"],
-    )
-
-
-def _rounded(value: float | None, digits: int) -> str | None:
-    return None if value is None else f"{value:.{digits}f}"
-
-
-def _reply_as_json(reply: Any) -> dict[str, Any]:
-    return {
-        "fingerprint": reply.fingerprint,
-        "table_epoch": reply.table_epoch,
-        "dims": reply.dims,
-        "module_generation": reply.module_generation,
-        "provenance": dict(reply.provenance),
-        "vectors": [
-            {
-                "id": item,
-                "vector": [float(value) for value in vector],
-                "tokens": count,
-                "truncated": cut.truncated,
-                "content_sha256": content,
-                "submitted_sha256": submitted,
-            }
-            for item, vector, count, cut, content, submitted in zip(
-                reply.ids, reply.vectors, reply.real_token_counts, reply.truncations,
-                reply.content_sha256, reply.submitted_sha256, strict=True,
-            )
-        ],
-    }  # fmt: skip
 
 
 def main() -> None:

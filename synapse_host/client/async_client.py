@@ -13,25 +13,21 @@ from types import TracebackType
 from typing import Any
 
 import anyio
-from anyio.abc import ByteStream
 
 from synapse_host.client.calls import Calls
 from synapse_host.client.exchange import Exchange, HostFacts, Received
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
 from synapse_host.client.transport import HELLO_DEADLINE_S, read_size, unreachable
-from synapse_host.frame_writer import FrameWriter
+from synapse_host.direct_stream import GONE, DirectStream
 from synapse_host.settings import resolve_paths
-
-_GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class AsyncTransport:
     """One connection shared by any number of tasks."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: DirectStream) -> None:
         self.exchange = Exchange()
         self._stream = stream
-        self._writer = FrameWriter(stream)
         self._reading = False
         self._waiting: dict[int, anyio.Event] = {}
         self._fault: Exception | None = None
@@ -84,12 +80,12 @@ class AsyncTransport:
         await self._stream.aclose()
 
     async def _write(self, frame: bytes) -> None:
-        if self._writer.torn:
+        if self._stream.torn:
             self._fail(ConnectionLost("an earlier request was cancelled half-sent; open a new connection"))
             return
         try:
-            await self._writer.write(frame)
-        except _GONE:
+            await self._stream.write(frame)
+        except GONE:
             # The host may have said why before it closed.
             while self._fault is None and not self._reading:
                 await self._read()
@@ -99,7 +95,7 @@ class AsyncTransport:
         try:
             data = await self._stream.receive(read_size(self.exchange.wanted_bytes))
             completed = self.exchange.feed(data)
-        except _GONE as fault:
+        except GONE as fault:
             self._fail(ConnectionLost(f"the host closed the connection ({type(fault).__name__}); open a new one"))
             return
         except ReplyMismatch as fault:
@@ -162,7 +158,7 @@ class AsyncClient(Calls):
             stream = await anyio.connect_unix(path)
         except OSError as error:
             raise unreachable(path, error) from error
-        transport = AsyncTransport(stream)
+        transport = AsyncTransport(DirectStream(stream))
         try:
             with anyio.fail_after(HELLO_DEADLINE_S):
                 return cls(transport, await transport.greet())

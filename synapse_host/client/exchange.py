@@ -150,13 +150,13 @@ class Exchange:
             self._settle(number, Received(payload, frame.data), completed)
 
     def _take_frame(self, frame: bytes, completed: list[int]) -> None:
-        document = orjson.loads(frame)
+        document = _object(orjson.loads(frame))
         if "hello" in document:
             self._greeted(document["hello"])
             return
         number, error = document.get("id"), document.get("error")
         if error is None:
-            self._take_result(number, document["result"], completed)
+            self._take_result(number, _object(document["result"]), completed)
         elif number is None:
             self.refusal = _refusal(error)
         else:
@@ -181,6 +181,12 @@ class Exchange:
             self._pending.remove(number)
             self._arrived[number] = answer
             completed.append(number)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise ReplyMismatch(f"the host sent {value!r:.80} where an object belongs; open a new connection")
+    return value
 
 
 def _framed(body: bytes, limit: int) -> bytes:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from synapse_host.errors import SynapseError
+from synapse_host.errors import EngineCrashed, SynapseError
+from synapse_host.lanes.host_fault import host_fault
 
 Exchange = Callable[[], Awaitable[bytes]]
 
@@ -34,6 +35,7 @@ class LaneExecutor:
         self._permits = permits
         self._queue: deque[_Work] = deque()
         self._arrived = anyio.Event()
+        self._closed = False
         self.running = 0
 
     @property
@@ -47,7 +49,14 @@ class LaneExecutor:
         return not self._queue and not self.running and self._permits.value > 0
 
     async def execute(self, run: Exchange) -> bytes:
-        """Queue ``run`` and wait for its bytes; raises what it raises. Cancelling stops the wait, not the exchange."""
+        """Queue ``run`` and wait for its bytes; raises what it raises. Cancelling stops the wait, not the exchange.
+
+        Raises:
+            EngineCrashed: the lane closed first, or ``run`` raised something that is no typed refusal.
+
+        """
+        if self._closed:
+            raise _closed()
         work = _Work(run)
         self._queue.append(work)
         self._arrived.set()
@@ -61,22 +70,42 @@ class LaneExecutor:
         return work.result
 
     async def serve(self) -> None:
-        """Carry out queued work until cancelled."""
-        while True:
-            while self._queue:
-                work = self._queue.popleft()
-                if not work.abandoned:
-                    await self._carry_out(work)
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
+        """Carry out queued work until cancelled; whoever still waits then is told."""
+        try:
+            while True:
+                while self._queue:
+                    await self._carry_out(self._queue.popleft())
+                self._arrived = anyio.Event()
+                await self._arrived.wait()
+        finally:
+            self._closed = True
+            for work in self._queue:
+                work.error = _closed()
+                work.done.set()
+            self._queue.clear()
 
     async def _carry_out(self, work: _Work) -> None:
-        async with self._permits:
-            self.running += 1
-            try:
-                work.result = await work.run()
-            except SynapseError as error:
-                work.error = error
-            finally:
-                self.running -= 1
-                work.done.set()
+        try:
+            async with self._permits:
+                if not work.abandoned:
+                    await self._run(work)
+        except SynapseError as error:
+            work.error = error
+        except Exception as fault:
+            work.error = host_fault("a group of rows", fault)
+        except BaseException:
+            work.error = _closed()
+            raise
+        finally:
+            work.done.set()
+
+    async def _run(self, work: _Work) -> None:
+        self.running += 1
+        try:
+            work.result = await work.run()
+        finally:
+            self.running -= 1
+
+
+def _closed() -> EngineCrashed:
+    return EngineCrashed("the lane closed before the request could run; send it again", details={"reason": "stopped"})

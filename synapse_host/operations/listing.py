@@ -55,6 +55,7 @@ class ListingService:
             "max_tokens_source": "worker_bucket" if lane.buckets else "catalog",
             "dtype": model.dtype,
             "device_class": model.device_class,
+            "rows_computed": lane.rows_computed,
             "certified": certification is not None and certification.status == "certified",
             "self_check": {"state": "not_applicable"},
         }

@@ -54,7 +54,8 @@ def erf(x: Float64) -> Float64:
 def _erf_block(x: Float64) -> Float64:
     """Four terms of the series; the derivatives of erf are Hermite polynomials times its slope."""
     values, slopes = _grid()
-    size = np.minimum(np.abs(x), _LIMIT)
+    # fmin, not minimum: NaN must not become an index. It comes back out as NaN below.
+    size = np.fmin(np.abs(x), _LIMIT)
     nearest = np.rint(size * _STEPS)
     index = nearest.astype(np.intp)
     p = nearest / _STEPS
@@ -64,6 +65,7 @@ def _erf_block(x: Float64) -> Float64:
     quartic = p * (3.0 - 2.0 * pp) / 6.0
     series = d * (1.0 + d * (-p + d * (cubic + d * quartic)))
     result: Float64 = np.copysign(values[index] + slopes[index] * series, x)
+    result[np.isnan(x)] = np.nan
     return result
 
 

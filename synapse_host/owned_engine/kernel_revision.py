@@ -15,13 +15,15 @@ import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from synapse_host import families, ops
-from synapse_host.owned_engine import segments, shape_policy
+from synapse_host import families, ops, owned_engine
 
 #: Tokens that say nothing about what the code does.
 _LAYOUT = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, token.ENDMARKER})
 #: Tokens whose text is layout while their presence is not.
 _BARE = frozenset({token.NEWLINE, token.INDENT, token.DEDENT})
+
+#: Modules of the engine that decide bits: padded lengths, cutting, and how stored weights become numbers.
+_ENGINE_SOURCES = ("segments.py", "shape_policy.py", "weights.py")
 
 Token = tuple[str, str]
 
@@ -46,10 +48,10 @@ def kernel_revision(sources: Sequence[Path]) -> str:
 
 
 def shared_sources() -> list[Path]:
-    """The sources every owned engine's numbers come from: families, the operations' contract, the shape rules."""
+    """The sources every owned engine's numbers come from: families, the operations' contract, the engine's rules."""
     contract = [path for package in ops.__path__ for path in Path(package).glob("tensor_ops.py")]
-    rules = [Path(module.__file__) for module in (shape_policy, segments) if module.__file__]
-    return [*_modules_of(families.__path__), *contract, *rules]
+    engine = [path for package in owned_engine.__path__ for path in map(Path(package).joinpath, _ENGINE_SOURCES)]
+    return [*_modules_of(families.__path__), *contract, *engine]
 
 
 def reference_sources() -> list[Path]:

@@ -33,7 +33,8 @@ class IngressBudget:
         if size and total > self.limit:
             raise QueueFull(
                 f"{total} bytes of unfinished requests would pass the host's limit of {self.limit}; "
-                "send them again when others are done"
+                "send them again when others are done",
+                channel=True,
             )
         if size:
             self._held[connection] = size

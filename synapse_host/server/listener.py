@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 
+from synapse_host.direct_stream import GONE, DirectStream
 from synapse_host.errors import EXCEPTIONS, QueueFull, StartRefused, SynapseError
 from synapse_host.operations.registry import Registry
 from synapse_host.server.envelope import encode_error
@@ -32,8 +33,6 @@ _log = logging.getLogger(__name__)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 #: Seconds to wait before accepting again when the process is out of descriptors.
 _ACCEPT_PAUSE_S = 0.1
-#: Seconds a refused peer has to read why.
-_REFUSAL_S = 1.0
 
 
 async def serve(
@@ -120,14 +119,15 @@ class _Door:
 
     async def _receive_peer(self, stream: SocketStream) -> None:
         uid = peer_uid(stream.extra(SocketAttribute.raw_socket))  # noqa: S610
+        direct = DirectStream(stream, stall_s=self._service.limits.stall_s)
         self._open += 1
         try:
             async with stream:
                 refusal = self._refusal(uid)
                 if refusal is not None:
-                    await self._turn_away(stream, refusal)
+                    await self._turn_away(direct, refusal)
                 else:
-                    await Session(stream, self._service, peer_uid=uid).run()
+                    await Session(direct, self._service, peer_uid=uid).run()
         except Exception:
             # One connection's fault must not end the others.
             _log.exception("a connection failed")
@@ -140,10 +140,14 @@ class _Door:
             return OperatorIdentityUnavailable(f"the peer is {who} and this host serves user {os.getuid()} only")
         limit = self._service.limits.max_connections
         if self._open > limit:
-            return QueueFull(f"{limit} connections are open, which is the host's limit; close one or wait")
+            return QueueFull(
+                f"{limit} connections are open, which is the host's limit; close one or wait", channel=True
+            )
         return None
 
-    async def _turn_away(self, stream: SocketStream, refusal: SynapseError) -> None:
+    async def _turn_away(self, stream: DirectStream, refusal: SynapseError) -> None:
         _log.warning("connection refused: %s", refusal.message)
-        with anyio.move_on_after(_REFUSAL_S):
-            await stream.send(encode_error(None, refusal, module_generation=self._service.module_generation))
+        try:
+            await stream.write(encode_error(None, refusal, module_generation=self._service.module_generation))
+        except GONE:
+            _log.debug("the refused peer left before it could be told")

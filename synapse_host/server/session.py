@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-from anyio.abc import ByteStream
 
+from synapse_host.direct_stream import GONE, Buffer, DirectStream
 from synapse_host.errors import EncodeFailed, InvalidRequest, QueueFull, SynapseError
-from synapse_host.frame_writer import Buffer, FrameWriter, WriteStalled
 from synapse_host.framing import HEADER_BYTES, FrameDecoder, FrameTooLarge
 from synapse_host.operations.registry import Registry, RequestContext
 from synapse_host.server.drain import Drain
@@ -38,7 +37,6 @@ _numbers = itertools.count(1)
 #: Bytes read at once: the first of an ordinary request, the second while a large frame arrives.
 _READ_BYTES = 64 * 1024
 _LARGE_READ_BYTES = 256 * 1024
-_GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, WriteStalled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +55,12 @@ class Service:
 class Session:
     """Serves one connected peer until it goes away."""
 
-    def __init__(self, stream: ByteStream, service: Service, *, peer_uid: int | None = None) -> None:
+    def __init__(self, stream: DirectStream, service: Service, *, peer_uid: int | None = None) -> None:
         self._stream = stream
         self._service = service
         self._limits = service.limits
         self._peer_uid = peer_uid
         self._number = next(_numbers)
-        self._writer = FrameWriter(stream, stall_s=service.limits.stall_s)
         self._decoder = FrameDecoder(service.limits.max_frame)
         self._vectors: VectorForm = "json"
         self._frames_seen = 0
@@ -86,7 +83,7 @@ class Session:
                 while (frame := self._decoder.next_frame()) is not None:
                     await self._take(frame)
                 self._service.ingress.hold(self._number, self._decoder.pending_bytes)
-        except _GONE as fault:
+        except GONE as fault:
             _log.debug("connection %d ended: %r", self._number, fault)
         except FrameTooLarge as fault:
             await self._close_with(InvalidRequest(f"{fault}; the connection is closed", channel=True))
@@ -125,7 +122,7 @@ class Session:
             max_frame=self._limits.max_frame,
             vectors=hello.vectors,
         )
-        await self._writer.write(answer)
+        await self._stream.write(answer)
 
     async def _admit(self, request: Request) -> None:
         try:
@@ -148,8 +145,8 @@ class Session:
     async def _answer(self, request: Request, context: RequestContext) -> None:
         try:
             parts = await self._produce(request, context)
-            await self._writer.write(*parts)
-        except _GONE:
+            await self._stream.write(*parts)
+        except GONE:
             self._requests.cancel_scope.cancel()
         finally:
             self._in_flight -= 1
@@ -174,13 +171,13 @@ class Session:
         return [encode_error(request.id, refusal, module_generation=service.module_generation)]
 
     async def _refuse(self, request_id: Any, error: SynapseError) -> None:
-        await self._writer.write(encode_error(request_id, error, module_generation=self._service.module_generation))
+        await self._stream.write(encode_error(request_id, error, module_generation=self._service.module_generation))
 
     async def _close_with(self, error: SynapseError) -> None:
         """Say why, then let the connection close."""
         try:
             await self._refuse(None, error)
-        except _GONE:
+        except GONE:
             _log.debug("connection %d ended before it could be told: %s", self._number, error.message)
 
     def _stalled(self) -> InvalidRequest:

@@ -25,7 +25,7 @@ _DRAIN_S = 0.5
 
 
 class WorkerProcess:
-    """A running child in a process group of its own. Its watcher and readers run in the task group it was given.
+    """A running child in a process group of its own. It is watched and read in the task group it was given.
 
     ``exited`` is set once it is reaped. When the task group is cancelled the whole process group is killed.
     """
@@ -33,7 +33,6 @@ class WorkerProcess:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._ring = LogRing()
-        self._open_pipes = 2
         self._drained = anyio.Event()
         self.exited = anyio.Event()
 
@@ -53,7 +52,7 @@ class WorkerProcess:
             start_new_session=True,
         )
         handle = cls(process)
-        handle._watch_in(tasks)
+        tasks.start_soon(handle._watch)
         return handle
 
     @property
@@ -91,37 +90,36 @@ class WorkerProcess:
                 await self.exited.wait()
         self.kill()
         with anyio.move_on_after(_REAP_S):
-            await self.exited.wait()
-        with anyio.move_on_after(_DRAIN_S):
             await self._drained.wait()
 
-    def _watch_in(self, tasks: TaskGroup) -> None:
+    async def _watch(self) -> None:
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
         assert stderr is not None
-        tasks.start_soon(self._watch)
-        tasks.start_soon(self._read, "stdout", stdout)
-        tasks.start_soon(self._read, "stderr", stderr)
-
-    async def _watch(self) -> None:
         try:
-            await self._process.wait()
-        finally:
-            # After an exit this sweeps up what the worker started; on cancellation it is the end of the worker.
-            self._signal(signal.SIGKILL)
-            with anyio.CancelScope(shield=True), anyio.move_on_after(_REAP_S):
+            async with anyio.create_task_group() as readers:
+                readers.start_soon(self._read, "stdout", stdout)
+                readers.start_soon(self._read, "stderr", stderr)
                 await self._process.wait()
-            self.exited.set()
+                # Whatever the worker started goes with it.
+                self._signal(signal.SIGKILL)
+                self.exited.set()
+                readers.cancel_scope.deadline = anyio.current_time() + _DRAIN_S
+        finally:
+            await self._reap()
+
+    async def _reap(self) -> None:
+        """The end of the worker when the task group is cancelled; after an exit there is nothing left to do."""
+        self.kill()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_REAP_S):
+            await self._process.wait()
+        self.exited.set()
+        self._drained.set()
 
     async def _read(self, name: str, stream: ByteReceiveStream) -> None:
-        try:
-            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                async for chunk in stream:
-                    self._ring.append(name, chunk)
-        finally:
-            self._open_pipes -= 1
-            if not self._open_pipes:
-                self._drained.set()
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for chunk in stream:
+                self._ring.append(name, chunk)
 
     def _signal(self, number: signal.Signals) -> None:
         # Not Process.send_signal: it may reap the child behind the event loop's back, which then reports status 255.

@@ -15,7 +15,7 @@ from synapse_host.worker_protocol.messages import ACCEPT_DEADLINE_S, DEFAULT_MAX
 class WorkerSpec:
     """One worker to start.
 
-    ``socket_path`` comes from ``socket_path.worker_socket_path``. An expectation of None is not checked. ``command``
+    ``socket_path`` comes from ``socket_paths.worker_socket_path``. An expectation of None is not checked. ``command``
     replaces the program and its backend argument; ``--socket`` and ``--nonce`` are appended to it all the same.
     Durations are seconds, ``max_frame`` bytes.
     """

@@ -23,7 +23,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from synapse_host.hookspecs import DType, EmbedBatch, LoadedModel, LoadSpec, Phase, Pooling
+from synapse_host.hookspecs import DType, EmbedBatch, LoadSpec, Phase, Pooling
+from synapse_host.owned_engine.family_table import MODEL_FORMAT
 
 TokenIds: TypeAlias = npt.NDArray[np.int32]
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -47,7 +48,7 @@ def loaded_model(
     dtype: DType = "f32",
     max_tokens: int = 512,
     runtime_config: Mapping[str, str] | None = None,
-) -> Iterator[LoadedModel]:
+) -> Iterator[Any]:
     """A BERT checkpoint of ``directory`` loaded by ``plugin``, unloaded at the end.
 
     The descriptor is closed right after the load: a backend must hold its own mapping.
@@ -60,7 +61,7 @@ def loaded_model(
                 artifact_path=str(path),
                 artifact_fd=descriptor,
                 artifact_digest=hashlib.sha256(path.read_bytes()).hexdigest(),
-                format="safetensors",
+                format=MODEL_FORMAT,
                 family="bert",
                 config=json.loads((directory / "config.json").read_text(encoding="utf-8")),
                 dtype=dtype,
@@ -93,7 +94,7 @@ def vector_digest(vector: Vectors) -> str:
     return hashlib.sha256(np.ascontiguousarray(vector, dtype="<f4").tobytes()).hexdigest()
 
 
-def edge_digests(plugin: Any, model: LoadedModel, vocab: int, order_seed: int) -> dict[int, str]:
+def edge_digests(plugin: Any, model: Any, vocab: int, order_seed: int) -> dict[int, str]:
     """Length to digest of every edge length, embedded in one batch in an order ``order_seed`` decides."""
     lengths = [int(length) for length in np.random.default_rng(order_seed).permutation(EDGE_LENGTHS)]
     vectors = plugin.synapse_embed(model, batch_of(seeded_rows(lengths, vocab)), ignore_progress)

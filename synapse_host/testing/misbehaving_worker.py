@@ -158,6 +158,18 @@ class ClosesSocket(StubWorker):
         hang()
 
 
+class LeavesAHolder(StubWorker):
+    """Ends in a request, while a process it set apart goes on holding its connection and its output."""
+
+    def embed(self, request: dict[str, Any], raw: bytes) -> None:
+        if os.fork() == 0:
+            os.setsid()
+            while self.socket.recv(1):
+                pass
+            os._exit(0)
+        os._exit(8)
+
+
 class StallingProgress(StubWorker):
     """Reports the same completed count twice."""
 
@@ -307,6 +319,7 @@ MISBEHAVIOURS: dict[str, type[StubWorker]] = {
     "partial_frame": PartialFrame,
     "oversized_frame": OversizedFrame,
     "closes_socket": ClosesSocket,
+    "leaves_a_holder": LeavesAHolder,
     "stalling_progress": StallingProgress,
     "foreign_progress": ForeignProgress,
     "backward_phase": BackwardPhase,

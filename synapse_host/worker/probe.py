@@ -21,6 +21,8 @@ from synapse_host.worker.standard_streams import divert_stdout, secure_standard_
 
 #: Seconds after which the child ends itself. The host stops waiting at 10; this is for a host that died meanwhile.
 SELF_LIMIT_S = 15
+#: Exit status of a wrong command line (sysexits.h).
+EXIT_USAGE = 64
 
 
 def run_probe(backend: str) -> int:
@@ -41,7 +43,7 @@ def main() -> int:
     """Probe the backend named on the command line; returns the exit status."""
     if len(sys.argv) != 2:
         sys.stderr.write("usage: python -m synapse_host.worker.probe BACKEND\n")
-        return os.EX_USAGE
+        return EXIT_USAGE
     secure_standard_streams()
     if not die_with_parent():
         return 0

@@ -20,6 +20,12 @@ _U64_MAX = 2**64 - 1
 #: How much of an offending value an error message repeats.
 _SHOWN_CHARS = 80
 
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 Check = Callable[[Any], bool]
@@ -54,7 +60,7 @@ def decode_hello_ack(payload: bytes) -> HelloAck:
 def decode_object(payload: bytes, what: str) -> dict[str, Any]:
     """The JSON object in ``payload``; raises ``ProtocolFault`` naming ``what`` was expected."""
     try:
-        value = json.loads(payload.decode(), parse_constant=_refuse_constant)
+        value = _decoder.decode(payload.decode())
     except (ValueError, RecursionError) as problem:
         raise ProtocolFault(f"{what} frame of {len(payload)} bytes is not JSON: {problem}") from problem
     if type(value) is not dict:
@@ -154,10 +160,6 @@ def _layout(kind: type[Message]) -> dict[str, tuple[Check, str, bool]]:
 
 
 _LAYOUTS = {kind: _layout(kind) for kind in (Hello, HelloAck, *REQUESTS.values(), *RESPONSES.values())}
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _shown(value: Any) -> str:

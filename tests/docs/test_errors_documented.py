@@ -7,7 +7,8 @@ from synapse_host.errors import EXCEPTIONS, STABLE_ERRORS, SynapseError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 ROW = re.compile(
-    r"^\| `(?P<code>\w+)` \| (?P<cls>transient|permanent) \| (?P<again>yes|no) \| (?P<after>[^|]+) \| (?P<travels>\w+) \|",
+    r"^\| `(?P<code>\w+)` \| (?P<cls>transient|permanent) \| (?P<again>yes|no) "
+    r"\| (?P<after>[^|]+) \| (?P<travels>\w+) \|",
     re.M,
 )
 
@@ -21,7 +22,7 @@ def test_the_page_holds_the_table_of_codes_and_nothing_else() -> None:
         rule.code: (
             rule.error_class,
             rule.safe_to_retry,
-            f"{rule.retry_after_ms} ms" if rule.retry_after_ms else "–",
+            f"{rule.retry_after_ms} ms" if rule.retry_after_ms else "never",
             "channel" if rule.channel else "result",
         )
         for rule in STABLE_ERRORS.values()

@@ -16,7 +16,7 @@ from synapse_host.backends.probe_report import ProbeReport
 from synapse_host.hookspecs import BackendDescription, CapabilityEvidence
 
 ENTRY = BackendEntry("mine", "stamped.plugin", "mine-dist", "2.0", "digest")
-KEY = CacheKey(1, "mine", "mine-dist", "2.0", "digest", "mine_backend", "stamp", "python", "machine", "rules")
+KEY = CacheKey(1, "mine", "mine-dist", "2.0", "digest", "mine_backend", "stamp", "python", "machine", "shared")
 DESCRIPTION = BackendDescription(
     backend="mine",
     engine="my-engine",
@@ -128,6 +128,19 @@ def test_the_stamp_follows_the_module_and_the_files_beside_it(
     assert before.module_stamp != MISSING
     assert before.module_stamp != after.module_stamp
     assert replace(after, module_stamp=before.module_stamp) == before
+
+
+def test_the_key_follows_the_code_that_plugins_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = _package(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(evidence_cache, "SHARED_CODE", ("stamped",))
+    before = cache_key(ENTRY).shared_code
+    (package / "family.py").write_text("")
+    assert cache_key(ENTRY).shared_code not in (before, MISSING)
+
+
+def test_all_shared_code_is_found() -> None:
+    assert MISSING not in [module_stamp(name) for name in evidence_cache.SHARED_CODE]
 
 
 def test_the_stamp_of_a_single_module_ignores_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from synapse_host.ops.reference_activations import erf
+from synapse_host.ops.reference_activations import erf, gelu
 from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.ops.tensor_ops import Activation, Batch
 
@@ -294,3 +294,9 @@ def test_result_is_the_pooled_rows_alone() -> None:
     assert found.flags.c_contiguous
     with pytest.raises(ValueError, match="result: pooled rows"):
         OPS.result(draw(36, B, 2, C))
+
+
+def test_erf_and_gelu_carry_not_a_number_and_infinities_through() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0])
+    np.testing.assert_array_equal(erf(x), [np.nan, 1.0, -1.0, 0.0])
+    assert np.isnan(gelu(np.array([np.nan]), "erf")[0])

@@ -25,11 +25,6 @@ DESCRIBE_BODY = "return BackendDescription("
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that this process and its children import from."""
     folder = tmp_path / "site"

@@ -16,15 +16,15 @@ from synapse_host.backends.capability import probe_backend
 from synapse_host.backends.discovery import ENTRY_POINT_GROUP, list_backends
 from synapse_host.backends.loaded_plugin import LoadedPlugin, load_plugin
 from synapse_host.hookspecs import EmbedBatch, LoadSpec, PluginError, Pooling
+from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.fake_distributions import install_distribution
+from synapse_host.testing.fake_engine import load_request
+from synapse_host.testing.running_worker import PATIENCE_S, running
+from synapse_host.testing.running_worker import embed as worker_embed
+from synapse_host.worker_protocol.messages import Loaded
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "third_party_backend"
 NAME = "example-hash"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -125,3 +125,23 @@ def test_a_configuration_it_cannot_use_is_refused_with_its_value(plugin: LoadedP
         load(plugin, config={} if size is None else {"hidden_size": size})
     assert refusal.value.code == "config_invalid"
     assert repr(size) in str(refusal.value)
+
+
+@pytest.mark.anyio
+async def test_a_worker_answers_with_the_bits_of_its_hooks(site: Path, plugin: LoadedPlugin, tmp_path: Path) -> None:
+    """The same rows through a real worker, token ids in and raw vectors out."""
+    request = load_request(tmp_path, {"hidden_size": 24})
+    spec = WorkerSpec(
+        NAME,
+        "synapse-example-hash-m",
+        tmp_path / "s.sock",
+        accept_deadline_s=PATIENCE_S,
+        hello_deadline_s=PATIENCE_S,
+    )
+    async with running(spec) as worker:
+        assert worker.hello.engine == {"engine": NAME, "version": "1", "build_flags": {"hash": "shake128"}}
+        loaded, _ = await worker.request(request, operation="load")
+        assert isinstance(loaded, Loaded)
+        vectors = await worker_embed(worker, loaded.model_ref, [1, 2, 3], [4])
+    expected = embed(plugin, load(plugin, digest=request.artifact_digest), [1, 2, 3], [4])
+    np.testing.assert_array_equal(np.array(vectors, dtype=np.float32), expected)

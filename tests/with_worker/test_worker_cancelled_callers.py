@@ -6,40 +6,31 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from synapse_host.supervision.worker import Worker
+from synapse_host.testing.gate import Gate, first_words
 from synapse_host.testing.process_watch import wait_until_gone
-from synapse_host.testing.running_worker import embed, load, misbehaving_spec, running
+from synapse_host.testing.running_worker import embed, load, misbehaving_spec, running, stub_spec
 from synapse_host.testing.stub_worker import stub_vector
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    path = tmp_path / "gate"
-    os.mkfifo(path)
-    return path
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")
 
 
-async def in_the_request(gate: Path) -> Any:
-    """The gate's open writing end; that it could be opened shows that the worker stands before it."""
-    with anyio.fail_after(20):
-        return await anyio.to_thread.run_sync(open, gate, "wb", abandon_on_cancel=True)
-
-
-async def _expire(worker: Worker, model_ref: str, scope: anyio.CancelScope, drained: list[str]) -> None:
-    message, raw = batch(model_ref, [1, 1, 1], req_id="embed-abandoned")
+async def ask_within(scope: anyio.CancelScope, worker: Worker, model_ref: str, drained: list[str]) -> None:
     with scope:
-        await worker.request(message, raw, operation="embed", drained=lambda: drained.append("drained"))
+        await embed(worker, model_ref, [1, 1], req_id="embed-given-up", drained=lambda: drained.append("drained"))
 
 
-async def test_a_cancelled_caller_never_leaves_a_stale_reply(tmp_path: Path, gate: Path) -> None:
-    async with running(misbehaving_spec(tmp_path, "wait_at_gate", env={"SYNAPSE_GATE": str(gate)})) as worker:
+async def test_a_cancelled_caller_never_leaves_a_stale_reply(tmp_path: Path, gate: Gate) -> None:
+    async with running(misbehaving_spec(tmp_path, "wait_at_gate", env=gate.env)) as worker:
         model_ref = await load(worker)
         scope, drained, served = anyio.CancelScope(), [], anyio.Event()
 
@@ -48,45 +39,45 @@ async def test_a_cancelled_caller_never_leaves_a_stale_reply(tmp_path: Path, gat
             served.set()
 
         async with anyio.create_task_group() as callers:
-            callers.start_soon(_expire, worker, model_ref, scope, drained)
-            held = await in_the_request(gate)
+            callers.start_soon(ask_within, scope, worker, model_ref, drained)
+            await gate.reached()
             scope.cancel()
             callers.start_soon(next_caller)
             await anyio.wait_all_tasks_blocked()
             assert scope.cancelled_caught
             assert drained == []
             assert not served.is_set()
-            held.close()
+            gate.open()
         assert drained == ["drained"]
         assert worker.alive
 
 
-async def test_a_request_cancelled_in_the_queue_is_never_sent(tmp_path: Path, gate: Path) -> None:
-    async with running(misbehaving_spec(tmp_path, "wait_at_gate", env={"SYNAPSE_GATE": str(gate)})) as worker:
+async def test_a_request_cancelled_in_the_queue_is_never_sent(tmp_path: Path, gate: Gate) -> None:
+    async with running(misbehaving_spec(tmp_path, "wait_at_gate", env=gate.env)) as worker:
         model_ref = await load(worker)
         first, second = anyio.CancelScope(), anyio.CancelScope()
         drained: list[str] = []
         async with anyio.create_task_group() as callers:
-            callers.start_soon(_expire, worker, model_ref, first, [])
-            held = await in_the_request(gate)
-            callers.start_soon(_expire, worker, "no such model", second, drained)
+            callers.start_soon(ask_within, first, worker, model_ref, [])
+            await gate.reached()
+            callers.start_soon(ask_within, second, worker, "no such model", drained)
             await anyio.wait_all_tasks_blocked()
             second.cancel()
             await anyio.wait_all_tasks_blocked()
             assert drained == ["drained"]
-            held.close()
+            gate.open()
         assert not first.cancelled_caught
         assert worker.alive
 
 
 async def test_a_start_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    program = f"import os,pathlib,threading; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); "
-    endless = replace(spec, command=(sys.executable, "-c", f"{program}threading.Event().wait(600)"))
+    note = tmp_path / "note"
+    os.mkfifo(note)
+    program = f"import os, pathlib; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); os.read(os.pipe()[0], 1)"
+    endless = replace(stub_spec(tmp_path), command=(sys.executable, "-c", program))
     async with anyio.create_task_group() as tasks, anyio.create_task_group() as starting:
         starting.start_soon(Worker.start, endless, tasks)
-        with anyio.fail_after(20):
-            while not (note.exists() and note.read_text()):
-                await anyio.lowlevel.checkpoint()
+        pid = int(await first_words(note))
         starting.cancel_scope.cancel()
-    assert wait_until_gone(int(note.read_text()))
+    assert wait_until_gone(pid)
+    assert not endless.socket_path.exists()

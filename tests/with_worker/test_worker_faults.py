@@ -63,6 +63,14 @@ async def test_a_crash_carries_exit_and_output_tail(tmp_path: Path) -> None:
         assert "stderr: about to abort\n" in details["output_tail"]
 
 
+async def test_an_exit_is_noticed_though_another_process_holds_the_connection(tmp_path: Path) -> None:
+    async with running(misbehaving_spec(tmp_path, "leaves_a_holder")) as worker:
+        model_ref = await load(worker)
+        with anyio.fail_after(20), pytest.raises(EngineCrashed) as crashed:
+            await embed(worker, model_ref, [1])
+        assert details_of(crashed.value)["exit"] == "status 8"
+
+
 async def test_an_abort_is_told_by_its_signal(tmp_path: Path) -> None:
     async with running(misbehaving_spec(tmp_path, "aborts")) as worker:
         model_ref = await load(worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,14 +63,14 @@ async def test_expected_kernels_are_accepted(tmp_path: Path) -> None:
 
 
 async def test_silence_before_hello_ends_the_wait(tmp_path: Path) -> None:
-    late = replace(misbehaving_spec(tmp_path, "late_hello"), hello_deadline_s=0.2)
+    late = misbehaving_spec(tmp_path, "late_hello", hello_deadline_s=0.2)
     error = await crash_of_start(late)
     assert details_of(error)["reason"] == "handshake_timeout"
     assert "no HELLO within 0.2 s" in error.message
 
 
 async def test_a_worker_that_never_connects_is_killed(tmp_path: Path) -> None:
-    error = await crash_of_start(misbehaving(replace(spec, accept_deadline_s=0.2), "never_connects"))
+    error = await crash_of_start(misbehaving_spec(tmp_path, "never_connects", accept_deadline_s=0.2))
     assert details_of(error)["reason"] == "handshake_timeout"
     assert details_of(error)["exit"] == "signal SIGKILL"
 
@@ -87,7 +88,7 @@ async def test_an_early_exit_is_told_with_its_last_words(tmp_path: Path, kind: s
 
 
 async def test_a_program_that_does_not_exist_is_a_typed_failure(tmp_path: Path) -> None:
-    error = await crash_of_start(replace(spec, command=("/nonexistent/worker",)))
+    error = await crash_of_start(replace(stub_spec(tmp_path), command=("/nonexistent/worker",)))
     assert details_of(error)["reason"] == "spawn_failed"
     assert "/nonexistent/worker" in error.message
 
@@ -97,14 +98,15 @@ async def test_a_directory_that_cannot_be_made_is_a_typed_failure(tmp_path: Path
     path = tmp_path / "file" / "s.sock"
     async with anyio.create_task_group() as tasks:
         with pytest.raises(EngineCrashed, match="cannot listen") as crashed:
-            await Worker.start(replace(spec, socket_path=path), tasks)
+            await Worker.start(replace(stub_spec(tmp_path), socket_path=path), tasks)
     assert details_of(crashed.value)["reason"] == "spawn_failed"
 
 
 async def test_a_stale_socket_file_is_replaced(tmp_path: Path) -> None:
+    spec = stub_spec(tmp_path)
     spec.socket_path.parent.mkdir(parents=True)
     spec.socket_path.touch()
-    async with running(stub_spec(tmp_path)) as worker:
+    async with running(spec) as worker:
         assert worker.alive
 
 
@@ -115,3 +117,9 @@ async def test_the_negotiated_frame_size_holds(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match=r"8000 bytes.*4096"):
             await embed(worker, model_ref, list(range(2000)))
         assert await embed(worker, model_ref, [1]) == [stub_vector([1], 4)]
+
+
+async def test_the_socket_is_the_owners_alone(tmp_path: Path) -> None:
+    show = "import os, sys; p = sys.argv[2]; print([oct(os.stat(x).st_mode & 0o777) for x in (os.path.dirname(p), p)])"
+    spec = replace(stub_spec(tmp_path), command=(sys.executable, "-c", show))
+    assert details_of(await crash_of_start(spec))["output_tail"] == "stdout: ['0o700', '0o600']\n"

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from synapse_host.errors import EngineCrashed
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
+from synapse_host.testing.gate import Gate
 from synapse_host.testing.process_watch import wait_until_gone
 from synapse_host.testing.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
 from synapse_host.testing.stub_worker import stub_vector
@@ -38,19 +39,6 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert worker.fault is not None
         assert worker.fault.reason == "stopped"
         assert not worker.alive
-
-
-async def test_socket_is_private_while_it_exists(tmp_path: Path) -> None:
-    slow = misbehaving_spec(tmp_path, "never_connects")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Worker.start, slow, tasks)
-        with anyio.fail_after(20):
-            while not spec.socket_path.exists():
-                await anyio.lowlevel.checkpoint()
-        assert spec.socket_path.stat().st_mode & 0o777 == 0o600
-        assert spec.socket_path.parent.stat().st_mode & 0o777 == 0o700
-        tasks.cancel_scope.cancel()
-    assert not spec.socket_path.exists()
 
 
 async def test_a_refusal_is_typed_and_the_worker_serves_on(tmp_path: Path) -> None:
@@ -91,15 +79,16 @@ async def test_large_frames_pass_both_ways(tmp_path: Path) -> None:
 async def test_stop_insists_until_the_worker_is_gone(tmp_path: Path, kind: str, ending: str) -> None:
     async with running(misbehaving_spec(tmp_path, kind)) as worker:
         await load(worker)
-        await worker.stop(drain_s=0.1, terminate_s=0.5 if kind == "ignores_sigterm" else 20.0)
+        await worker.stop(drain_s=0.1, terminate_s=1.0 if kind == "ignores_sigterm" else 20.0)
         with pytest.raises(EngineCrashed) as crashed:
             await worker.request(Ping("ping-1"), operation="ping")
         assert details_of(crashed.value)["exit"] == ending
         assert ("SIGTERM ignored" in worker.output_tail()) == (kind == "ignores_sigterm")
 
 
-async def test_stop_serves_what_was_asked_before(tmp_path: Path, gate: Path) -> None:
-    async with running(misbehaving_spec(tmp_path, "wait_at_gate", env={"SYNAPSE_GATE": str(gate)})) as worker:
+async def test_stop_serves_what_was_asked_before(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    async with running(misbehaving_spec(tmp_path, "wait_at_gate", env=gate.env)) as worker:
         model_ref = await load(worker)
         answers: list[Any] = []
 
@@ -108,12 +97,12 @@ async def test_stop_serves_what_was_asked_before(tmp_path: Path, gate: Path) -> 
 
         async with anyio.create_task_group() as callers:
             callers.start_soon(ask)
-            held = await in_the_request(gate)
+            await gate.reached()
             callers.start_soon(worker.stop)
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(EngineCrashed, match="is stopping"):
                 await worker.request(Ping("ping-1"), operation="ping")
-            held.close()
+            gate.open()
         assert answers == [[stub_vector([3], 4)]]
         assert worker.closed.is_set()
 
@@ -135,9 +124,9 @@ async def test_stop_ends_a_request_that_never_returns(tmp_path: Path) -> None:
         assert [details_of(error)["reason"] for error in ended] == ["stopped"]
 
 
-async def test_cancelling_the_host_s_tasks_kills_the_worker(tmp_path: Path) -> None:
+async def test_cancelling_the_hosts_tasks_kills_the_worker(tmp_path: Path) -> None:
     async def live(tasks: TaskGroup) -> int:
-        worker = await Worker.start(spec, tasks)
+        worker = await Worker.start(stub_spec(tmp_path), tasks)
         await load(worker)
         tasks.cancel_scope.cancel()
         return worker.pid

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from synapse_owned_cpu.evidence import dtypes_of, read_machine
+from synapse_owned_cpu.graph_backend import compile_settings
+from synapse_owned_cpu.nodes import floats
+from synapse_owned_cpu.openvino_ops import OpenVinoOps, RecordedCache
+from synapse_owned_cpu.runtime import core, opset, ov
 
 from synapse_host.hookspecs import DType
 from synapse_host.ops.dtypes import bf16_bits
 from synapse_host.ops.weight_source import WeightSource, checked_tensor
 from synapse_host.owned_engine.shape_policy import Regime
 from synapse_host.owned_engine.weights import StoredTensor
-from synapse_host.testing.ops_contract import OP_CASES, OpCase, OpsMismatch, OpsUnderTest, check_op
-from synapse_owned_cpu.evidence import dtypes_of, read_machine
-from synapse_owned_cpu.graph_backend import compile_settings
-from synapse_owned_cpu.nodes import floats
-from synapse_owned_cpu.openvino_ops import OpenVinoOps, RecordedCache
-from synapse_owned_cpu.runtime import core, opset, ov
+from synapse_host.testing.ops_contract import OP_CASES, OpCase, OpsUnderTest, check_op
 
 DTYPES = dtypes_of(read_machine().isa)
 #: Axes that are dynamic in a recording, by kind of handle.

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from synapse_host.supervision.socket_path import LONGEST_SOCKET_PATH, worker_socket_path
+from synapse_host.socket_paths import MAX_SOCKET_PATH_BYTES, worker_socket_path
 
 
 def test_a_short_id_is_the_file_name() -> None:
@@ -14,7 +15,7 @@ def test_a_short_id_is_the_file_name() -> None:
 
 def test_the_limit_itself_still_fits() -> None:
     folder = "/run/synapse/workers/"
-    fitting = "a" * (LONGEST_SOCKET_PATH - len(folder) - len(".sock"))
+    fitting = "a" * (MAX_SOCKET_PATH_BYTES - len(folder) - len(".sock"))
     assert worker_socket_path(Path("/run"), fitting).name == f"{fitting}.sock"
     assert worker_socket_path(Path("/run"), fitting + "a").name.startswith("wk-")
 
@@ -30,6 +31,9 @@ def test_short_forms_differ_with_the_id() -> None:
     assert worker_socket_path(Path("/run"), "x" * 200) != worker_socket_path(Path("/run"), "x" * 201)
 
 
-def test_a_hopeless_directory_is_named_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match=r"/ddd.*103.*SYNAPSE_HOME"):
-        worker_socket_path(Path("/" + "d" * 100), "w")
+def test_a_folder_that_is_too_deep_gives_way_to_one_below_tmp() -> None:
+    deep = Path("/" + "d" * 100)
+    path = worker_socket_path(deep, "w")
+    assert path.parent == Path("/tmp") / f"synapse-{os.getuid()}"
+    assert path != worker_socket_path(deep, "v")
+    assert path != worker_socket_path(Path("/" + "e" * 100), "w")

@@ -1,0 +1,173 @@
+"""What commands show of the host's answers: tables and lines for people, documents for programs. Calls nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from synapse_host.cli.output import print_table, print_text
+from synapse_host.cli.passages import Match
+from synapse_host.client.replies import EmbedReply
+
+#: Digits of a fingerprint a terminal shows; a pipe gets all 64.
+_SHORT_DIGEST = 16
+#: Characters of a text its row shows.
+_SHORT_TEXT = 60
+
+
+def show_backends(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A row per backend, the reason of those that cannot run included."""
+    print_table(
+        "Backends",
+        ("backend", "engine", "runs here", "reason", "what to know"),
+        [
+            (
+                row["backend"],
+                row["engine"],
+                _yes_no(row["runnable"]),
+                row["reason_detail"] or row["reason"],
+                row["message"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def show_models(answer: Mapping[str, Any]) -> None:
+    """A row per registered model."""
+    print_table(
+        "Models",
+        ("model", "state", "engine", "dtype", "dims", "max tokens", "certified", "fingerprint"),
+        [
+            (
+                row["model_id"],
+                row["state"],
+                row["engine"],
+                row["dtype"],
+                row.get("dims"),
+                row["max_tokens"],
+                _yes_no(row["certified"]),
+                _digest(row["fingerprints"][0]),
+            )
+            for row in answer["models"]
+        ],
+    )
+
+
+def show_probe(status: Mapping[str, Any]) -> None:
+    """A row per probed model: how well it agrees with the reference, and how fast it is."""
+    columns = ("model", "certified", "mean cosine", "min cosine", "tokens/s", "reason")
+    print_table("Probe", columns, [_probe_row(lane) for lane in status["lanes"]])
+
+
+def show_report(report: Mapping[str, Any]) -> None:
+    """A row per model: certification and speed on this machine."""
+    print_table(
+        f"Machine profile {_digest(report['machine_profile_hash'])}",
+        ("model", "status", "tokens/s", "p50 ms", "reason"),
+        [
+            (
+                lane["model_id"],
+                lane["certification_status"],
+                _rounded(_speed(lane).get("throughput_tok_s"), 0),
+                _rounded(_speed(lane).get("single_item_latency_p50_ms"), 2),
+                lane["blocking_reason"],
+            )
+            for lane in report["lanes"]
+        ],
+    )
+
+
+def show_vectors(texts: Sequence[str], reply: EmbedReply) -> None:
+    """A row per text: its tokens, whether it was cut, and the start of its vector."""
+    print_table(
+        f"{reply.dims} dimensions, fingerprint {_digest(reply.fingerprint)}",
+        ("text", "tokens", "cut", "vector starts"),
+        [
+            (text[:_SHORT_TEXT], count, _yes_no(cut.truncated), " ".join(f"{value:+.4f}" for value in vector[:4]))
+            for text, count, cut, vector in zip(
+                texts, reply.real_token_counts, reply.truncations, reply.vectors, strict=True
+            )
+        ],
+    )
+
+
+def show_matches(matches: Sequence[Match]) -> None:
+    """Each match as a line ``score file:line`` and its text."""
+    for match in matches:
+        print_text(f"{match.score:.3f} {match.passage.file}:{match.passage.line}", style="bold")
+        print_text(match.passage.text, style="dim")
+
+
+def vectors_as_json(reply: EmbedReply) -> dict[str, Any]:
+    """The reply of an embedding, one object per text in the order given; numbers as short as float32 allows."""
+    import orjson
+
+    vectors = orjson.loads(orjson.dumps(reply.vectors, option=orjson.OPT_SERIALIZE_NUMPY))
+    columns = (
+        reply.ids, vectors, reply.real_token_counts, reply.truncations, reply.content_sha256, reply.submitted_sha256
+    )  # fmt: skip
+    return {
+        "fingerprint": reply.fingerprint,
+        "table_epoch": reply.table_epoch,
+        "dims": reply.dims,
+        "module_generation": reply.module_generation,
+        "provenance": dict(reply.provenance),
+        "vectors": [
+            {
+                "id": item,
+                "vector": vector,
+                "tokens": count,
+                "submitted_tokens": cut.submitted_tokens,
+                "truncated": cut.truncated,
+                "content_sha256": content,
+                "submitted_sha256": submitted,
+            }
+            for item, vector, count, cut, content, submitted in zip(*columns, strict=True)
+        ],
+    }
+
+
+def matches_as_json(fingerprint: str, matches: Sequence[Match]) -> dict[str, Any]:
+    """The matches of a search, best first."""
+    return {
+        "fingerprint": fingerprint,
+        "matches": [
+            {
+                "score": match.score,
+                "file": match.passage.file,
+                "line": match.passage.line,
+                "text": match.passage.text,
+            }
+            for match in matches
+        ],
+    }
+
+
+def _probe_row(lane: Mapping[str, Any]) -> tuple[object, ...]:
+    texts = ((lane["certification"] or {}).get("evidence") or {}).get("texts") or {}
+    return (
+        lane["model_id"],
+        _yes_no(lane["certified"]),
+        _rounded(texts.get("mean_cosine"), 7),
+        _rounded(texts.get("min_cosine"), 7),
+        _rounded(_speed(lane).get("throughput_tok_s"), 0),
+        lane["blocking_reason"],
+    )
+
+
+def _speed(lane: Mapping[str, Any]) -> Mapping[str, Any]:
+    return lane["performance"] or {}
+
+
+def _rounded(value: float | None, digits: int) -> str | None:
+    return None if value is None else f"{value:.{digits}f}"
+
+
+def _yes_no(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _digest(value: str) -> str:
+    return value[:_SHORT_DIGEST] if sys.stdout.isatty() else value
