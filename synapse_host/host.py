@@ -39,7 +39,7 @@ from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
 from synapse_host.operations.probing import ProbingService
 from synapse_host.operations.registry import Registry
-from synapse_host.server.listener import serve
+from synapse_host.server.listener import serve_locked, sole_host
 from synapse_host.server.singleton import make_private_directory
 from synapse_host.settings import Settings
 from synapse_host.socket_paths import worker_socket_folder, worker_socket_path
@@ -78,6 +78,7 @@ class Host:
         generation: int,
         epoch: int,
         tasks: TaskGroup,
+        jobs: TaskGroup,
     ) -> None:
         self.settings = settings
         self.machine = machine
@@ -101,6 +102,7 @@ class Host:
         self._stores = stores
         self._permits = DevicePermits()
         self._tasks = tasks
+        self._jobs = jobs
         self._worker_numbers = 0
 
     def profile_hash(self, model: RegisteredModel) -> str:
@@ -116,8 +118,8 @@ class Host:
         budgets = BudgetRule(
             deadline_ms=settings.inline.deadline_ms, max_queue_ms=settings.inline.max_queue_ms, clock=time.monotonic
         )
-        loads = ManagementJobs("model-load", module_generation=generation, tasks=self._tasks)
-        probes = ManagementJobs("probe", module_generation=generation, tasks=self._tasks)
+        loads = ManagementJobs("model-load", module_generation=generation, tasks=self._jobs)
+        probes = ManagementJobs("probe", module_generation=generation, tasks=self._jobs)
         services = (
             EmbeddingService(
                 self.lanes,
@@ -228,10 +230,15 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
         generation = await modules.begin_generation()
         epoch = await modules.table_epoch()
         async with anyio.create_task_group() as tasks:
-            host = Host(settings, stores, machine, generation, epoch, tasks)
-            await host.restore()
             try:
-                yield host
+                # Jobs end before the lanes they use: a probe must not take its lane's stop for a fault of the engine.
+                async with anyio.create_task_group() as jobs:
+                    host = Host(settings, stores, machine, generation, epoch, tasks, jobs)
+                    await host.restore()
+                    try:
+                        yield host
+                    finally:
+                        jobs.cancel_scope.cancel()
             finally:
                 with anyio.CancelScope(shield=True):
                     await host.close()
@@ -241,7 +248,16 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
 
 
 async def run_host(settings: Settings, *, stop: anyio.Event, on_ready: Callable[[], None] | None = None) -> None:
-    """Serve until ``stop`` is set, then drain and close."""
-    async with open_host(settings) as host:
-        log.info("host ready", extra={"pid": os.getpid(), "module_generation": host.module_generation})
-        await serve(settings, host.registry(), module_generation=host.module_generation, on_ready=on_ready, stop=stop)
+    """Serve until ``stop`` is set, then drain and close.
+
+    Raises:
+        StartRefused: another host serves the runtime directory; nothing of it was touched.
+        StoreFailure, MachineProbeFailed: see ``open_host``.
+
+    """
+    with sole_host(settings.paths):
+        async with open_host(settings) as host:
+            log.info("host ready", extra={"pid": os.getpid(), "module_generation": host.module_generation})
+            await serve_locked(
+                settings, host.registry(), module_generation=host.module_generation, on_ready=on_ready, stop=stop
+            )

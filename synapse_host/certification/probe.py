@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from synapse_host.certification.ledger import Certification, Performance
 from synapse_host.certification.magnifying_model import HIDDEN, POSITIONS, VOCAB, write_magnifying_model
 from synapse_host.certification.probe_rows import probe_rows
 from synapse_host.certification.worker_runs import StartWorker, vectors_of
-from synapse_host.errors import EngineCrashed
+from synapse_host.errors import EngineCrashed, StoreFailure
 from synapse_host.identity.digests import sha256_file
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.lanes.lane import Lane
@@ -29,6 +30,8 @@ from synapse_host.lanes.registered_model import RegisteredModel
 REFERENCE_BACKEND = "reference"
 #: A row of about this many tokens stands for a short query in the latency figure.
 SHORT_ROW = 12
+#: Ends of a worker that say nothing about its engine: the host stopped it, could not start it, or failed itself.
+_NOT_THE_ENGINE = frozenset({"stopped", "spawn_failed", "handshake_timeout", "host_fault"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +52,12 @@ async def probe_lane(
     """Measure ``lane`` and judge it; ``tell`` hears the name of each step.
 
     A lane that cannot be measured because its engine computed something that is no vector, or crashed, is uncertified
-    with that as its reason. Raises ``SynapseError`` when the reference itself cannot run.
+    with that as its reason.
+
+    Raises:
+        SynapseError: the reference itself cannot run, or the host, not the engine, ended the measurement.
+        StoreFailure: the magnifying model cannot be written.
+
     """
     tell("loading")
     await lane.load()
@@ -69,6 +77,8 @@ async def probe_lane(
             tell("speed")
             speed = await _speed(lane, rows, profile_hash, setting)
     except EngineCrashed as crash:
+        if (crash.details or {}).get("reason") in _NOT_THE_ENGINE:
+            raise
         missed, evidence, speed = [crash.message], {"error": crash.to_wire()}, None
     return _outcome(model, profile_hash, missed, evidence, setting), speed
 
@@ -94,8 +104,8 @@ async def _lane_vectors(lane: Lane, rows: list[list[int]]) -> metrics.Vectors:
 
 
 async def _magnified(model: RegisteredModel, setting: ProbeSetting) -> metrics.Agreement:
-    with tempfile.TemporaryDirectory(prefix="synapse-probe-") as directory:
-        files = write_magnifying_model(Path(directory))
+    with _temporary_directory() as directory:
+        files = write_magnifying_model(directory)
         tiny = dataclasses.replace(
             model,
             model_id=f"{model.model_id}-magnifier",
@@ -113,6 +123,17 @@ async def _magnified(model: RegisteredModel, setting: ProbeSetting) -> metrics.A
         reference = await vectors_of(setting.start_worker, _on_reference(tiny), files.rows, threads=0)
     assert reference.shape[1] == HIDDEN
     return metrics.agreement(lane, reference)
+
+
+@contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    try:
+        with tempfile.TemporaryDirectory(prefix="synapse-probe-") as directory:
+            yield Path(directory)
+    except OSError as error:
+        raise StoreFailure(
+            f"the probe's own model could not be written: {error}; free space for temporary files and probe again"
+        ) from error
 
 
 def _on_reference(model: RegisteredModel) -> RegisteredModel:

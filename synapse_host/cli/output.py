@@ -100,13 +100,16 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _write(text: str) -> None:
-    """Bytes to standard output at once, so that a closed pipe shows here and not at the interpreter's end.
+    """All of ``text`` to standard output at once, so that a closed pipe shows here and not at the interpreter's end.
 
     A file name that is no Unicode is written as an escape, which JSON understands too.
     """
+    sys.stdout.flush()
+    left = memoryview(text.encode("utf-8", "backslashreplace"))
     try:
-        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
-        sys.stdout.buffer.flush()
+        # Not the buffered writer: under PYTHONUNBUFFERED there is none, and what a short write leaves over is lost.
+        while left:
+            left = left[os.write(sys.stdout.fileno(), left) :]
     except BrokenPipeError:
         # The interpreter flushes once more when it ends; that must not meet the closed pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

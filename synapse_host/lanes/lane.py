@@ -1,4 +1,4 @@
-"""One lane: a registered model on one backend, its worker process and its life cycle.
+"""One lane: a registered model on one backend, and everything that holds it.
 
 The lane loads when first asked, serves rows in groups, survives its worker's death and unloads on request. What it
 computes is said by ``model.fingerprint``; nothing here may change that.
@@ -6,69 +6,32 @@ computes is said by ``model.fingerprint``; nothing here may change that.
 
 from __future__ import annotations
 
-import time
 from array import array
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import count
 
 import anyio
-from anyio.abc import TaskGroup
 
 from synapse_host.admission.gate import Budget
-from synapse_host.errors import (
-    DeadlineExceeded,
-    EngineCrashed,
-    ModelInUse,
-    ModelLoading,
-    ProbeRequired,
-    SynapseError,
-)
+from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelInUse, ModelLoading, ProbeRequired, SynapseError
 from synapse_host.lanes.batching import group_rows
 from synapse_host.lanes.executor import LaneExecutor
-from synapse_host.lanes.lane_state import LaneEvent, LaneState, next_state
+from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
 from synapse_host.lanes.strikes import Strikes
-from synapse_host.lanes.worker_errors import embed_error, is_strike, load_error
+from synapse_host.lanes.worker_errors import embed_error
 from synapse_host.supervision.refusals import WorkerRefusal
-from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
-from synapse_host.worker_protocol.messages import EmbedBatchRequest, Load, Loaded, Unload, VectorsHeader
+from synapse_host.worker_protocol.messages import EmbedBatchRequest, VectorsHeader
+
+__all__ = ["Lane", "LaneRuntime"]
 
 #: Longest wait of a request that finds its lane loading (wire contract section 2, model_loading).
 LOAD_WAIT_MS = 5000
 FLOAT_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class LaneRuntime:
-    """What the host lends a lane: how to start its worker, its device's permits and the task group it lives in."""
-
-    start_worker: Callable[[RegisteredModel], Awaitable[Worker]]
-    read_tokenizer: Callable[[RegisteredModel], Awaitable[ModelTokenizer]]
-    permits: anyio.Semaphore
-    tasks: TaskGroup
-    clock: Callable[[], float]
-    threads: int = 0
-
-
-@dataclass(slots=True)
-class _Loading:
-    finished: anyio.Event = field(default_factory=anyio.Event)
-    error: SynapseError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Serving:
-    """What exists only while the lane is ready."""
-
-    worker: Worker
-    model_ref: str
-    dims: int
-    buckets: tuple[int, ...] | None
-    tokenizer: ModelTokenizer
 
 
 class Lane:
@@ -76,28 +39,41 @@ class Lane:
 
     def __init__(self, model: RegisteredModel, runtime: LaneRuntime) -> None:
         self.model = model
-        self.state = LaneState.UNLOADED
-        self.strikes = Strikes()
-        self.cold_load_ms: int | None = None
         self.rows_computed = 0
         self.executor = LaneExecutor(runtime.permits)
-        self._runtime = runtime
-        self._serving: _Serving | None = None
-        self._loading: _Loading | None = None
-        self._leases: set[str] = set()
+        self._residency = Residency(model, runtime)
+        self._clock = runtime.clock
+        self._holders: dict[int, Mapping[str, str]] = {}
         self._numbers = count(1)
         self._scope = anyio.CancelScope()
         runtime.tasks.start_soon(self._serve, name=f"lane {model.model_id}")
 
     @property
+    def state(self) -> LaneState:
+        """Where the lane stands."""
+        return self._residency.state
+
+    @property
+    def strikes(self) -> Strikes:
+        """Its consecutive faults."""
+        return self._residency.strikes
+
+    @property
+    def cold_load_ms(self) -> int | None:
+        """What the last load took, once there was one."""
+        return self._residency.cold_load_ms
+
+    @property
     def dims(self) -> int | None:
-        """Vector width, once a worker has said it."""
-        return self._serving.dims if self._serving else None
+        """Vector width, while a worker has said it."""
+        serving = self._residency.serving
+        return serving.dims if serving else None
 
     @property
     def buckets(self) -> tuple[int, ...] | None:
         """Padded lengths of the loaded engine, where it has a ladder."""
-        return self._serving.buckets if self._serving else None
+        serving = self._residency.serving
+        return serving.buckets if serving else None
 
     @property
     def tokenizer(self) -> ModelTokenizer:
@@ -106,88 +82,38 @@ class Lane:
 
     # --- loading -----------------------------------------------------------------------------------------------
 
+    def refuse_quarantined(self) -> None:
+        """Raise ``ProbeRequired`` while the lane is not to be tried (reading 28)."""
+        if self.strikes.quarantined:
+            raise ProbeRequired(
+                f"model {self.model.model_id!r} is quarantined after {self.strikes.count} failures in a row; "
+                "unload and load it again",
+                details={"lane_id": self.model.model_id, "quarantined": True},
+            )
+
     async def ensure_ready(self, budget: Budget) -> None:
         """Load if needed and wait for it, at most until the deadline or five seconds.
 
         Raises:
             ModelLoading: five seconds passed and the deadline has not.
             DeadlineExceeded: the deadline came first.
-            ProbeRequired: the lane is quarantined.
             SynapseError: what the load failed with.
 
         """
         if self.state is LaneState.READY:
             return
-        self._refuse_quarantined()
-        remaining = budget.remaining_ms(self._runtime.clock())
-        loading = self.start_loading()
+        remaining = budget.remaining_ms(self._clock())
+        loading = self._residency.start_loading()
         with anyio.move_on_after(min(remaining, LOAD_WAIT_MS) / 1000):
             await loading.finished.wait()
         if not loading.finished.is_set():
             raise self._still_loading(budget, remaining)
-        if loading.error is not None:
-            raise loading.error
-
-    def start_loading(self) -> _Loading:
-        """The load in progress, begun now if there is none; it goes on whoever waits."""
-        if self._loading is None:
-            self._loading = _Loading()
-            self._runtime.tasks.start_soon(self._load, self._loading, name=f"load {self.model.model_id}")
-        return self._loading
+        loading.raise_error()
 
     async def load(self) -> None:
         """Load and wait to the end; raises what the load failed with."""
-        if self.state is LaneState.READY:
-            return
-        loading = self.start_loading()
-        await loading.finished.wait()
-        if loading.error is not None:
-            raise loading.error
-
-    async def _load(self, loading: _Loading) -> None:
-        self._move(LaneEvent.LOAD)
-        worker: Worker | None = None
-        try:
-            tokenizer = await self._runtime.read_tokenizer(self.model)
-            began = time.perf_counter()
-            worker = await self._runtime.start_worker(self.model)
-            loaded = await self._request_load(worker)
-            self.cold_load_ms = round((time.perf_counter() - began) * 1000)
-            buckets = tuple(loaded.buckets) if loaded.buckets else None
-            self._serving = _Serving(worker, loaded.model_ref, loaded.dims, buckets, tokenizer)
-            self._move(LaneEvent.LOADED)
-            self._runtime.tasks.start_soon(self._watch, worker, name=f"watch {self.model.model_id}")
-        except SynapseError as error:
-            loading.error = error
-            self._count_strike(error)
-            self._move(LaneEvent.LOAD_FAILED)
-            if worker is not None:
-                await worker.stop()
-        finally:
-            self._loading = None
-            loading.finished.set()
-
-    async def _request_load(self, worker: Worker) -> Loaded:
-        model = self.model
-        message = Load(
-            req_id=f"load-{next(self._numbers)}",
-            artifact_path=model.model_path,
-            artifact_digest=model.model_sha256,
-            format=model.format,
-            runtime_config=model.runtime_config(threads=self._runtime.threads),
-        )
-        try:
-            reply, _ = await worker.request(message, operation="load")
-        except WorkerRefusal as refusal:
-            raise load_error(refusal, model) from refusal
-        assert isinstance(reply, Loaded)
-        return reply
-
-    async def _watch(self, worker: Worker) -> None:
-        await worker.closed.wait()
-        if self._serving is not None and self._serving.worker is worker:
-            self._serving = None
-            self._move(LaneEvent.WORKER_DIED)
+        if self.state is not LaneState.READY:
+            await self._residency.start_loading().outcome()
 
     def _still_loading(self, budget: Budget, remaining: float) -> SynapseError:
         name = self.model.model_id
@@ -197,25 +123,20 @@ class Lane:
             )
         return ModelLoading(f"model {name!r} is still loading after {LOAD_WAIT_MS} ms; retry shortly")
 
-    def _refuse_quarantined(self) -> None:
-        if self.strikes.quarantined:
-            raise ProbeRequired(
-                f"model {self.model.model_id!r} is quarantined after {self.strikes.count} failures in a row; "
-                "unload and load it again",
-                details={"lane_id": self.model.model_id, "quarantined": True},
-            )
-
     # --- serving -----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def lease(self) -> Iterator[str]:
-        """Hold the lane loaded for the length of the block; the name is shown to whoever wants to unload it."""
-        name = f"lease-{next(self._numbers)}"
-        self._leases.add(name)
+    def lease(self, holder: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Hold the lane for the length of the block; ``holder`` is shown to whoever wants to unload it.
+
+        Without one the holder is a request (wire contract section 2, model_in_use).
+        """
+        number = next(self._numbers)
+        self._holders[number] = holder or {"kind": "request", "lease_id": f"lease-{number}"}
         try:
-            yield name
+            yield
         finally:
-            self._leases.discard(name)
+            del self._holders[number]
 
     async def embed(self, rows: Sequence[Sequence[int]], item_ids: Sequence[str]) -> tuple[int, bytes]:
         """Vectors of token ``rows`` as little-endian float32 in the order given, and their width.
@@ -237,13 +158,13 @@ class Lane:
         return serving.dims, bytes(out)
 
     async def _execute(
-        self, serving: _Serving, group: list[int], rows: Sequence[Sequence[int]], item_ids: Sequence[str]
+        self, serving: Serving, group: list[int], rows: Sequence[Sequence[int]], item_ids: Sequence[str]
     ) -> bytes:
         return await self.executor.execute(
             partial(self._exchange, serving, [rows[index] for index in group], [item_ids[index] for index in group])
         )
 
-    async def _exchange(self, serving: _Serving, rows: list[Sequence[int]], item_ids: list[str]) -> bytes:
+    async def _exchange(self, serving: Serving, rows: list[Sequence[int]], item_ids: list[str]) -> bytes:
         # The worker is told positions, not the caller's ids: a long id cannot make a frame too large.
         ids = array("i")
         for row in rows:
@@ -259,8 +180,8 @@ class Lane:
             reply, raw = await serving.worker.request(message, ids.tobytes(), operation="embed")
         except WorkerRefusal as refusal:
             raise embed_error(refusal, item_ids) from refusal
-        except EngineCrashed as crash:
-            self._count_strike(crash)
+        except EngineCrashed:
+            self._residency.notice_death(serving.worker)
             raise
         assert isinstance(reply, VectorsHeader)
         assert raw is not None
@@ -272,54 +193,49 @@ class Lane:
         with self._scope:
             await self.executor.serve()
 
-    def _require_serving(self) -> _Serving:
-        if self._serving is None:
+    def _require_serving(self) -> Serving:
+        serving = self._residency.serving
+        if serving is None:
             raise EngineCrashed(f"the worker of model {self.model.model_id!r} ended before the request could run")
-        return self._serving
+        return serving
 
     # --- leaving -----------------------------------------------------------------------------------------------
 
     async def unload(self) -> None:
-        """Stop the worker; the model stays registered.
+        """Stop the worker; the model stays registered. It goes on when the caller stops waiting.
 
         Raises:
-            ModelInUse: requests hold the lane; details name them.
+            ModelInUse: requests or a probe hold the lane; details name them.
             ModelLoading: a load is in progress.
 
         """
-        name = self.model.model_id
-        if self._leases:
-            holders = [{"kind": "request", "lease_id": lease} for lease in sorted(self._leases)]
-            raise ModelInUse(
-                f"model {name!r} is serving {len(holders)} request(s); wait for them, then unload",
-                details={"model_id": name, "holders": holders},
-            )
-        if self._loading is not None or self.state is LaneState.UNLOADING:
-            raise ModelLoading(f"model {name!r} is {self.state}; retry when that is done")
-        self._move(LaneEvent.UNLOAD)
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            await self._stop(serving)
-        self.strikes.clear()
-        self._move(LaneEvent.UNLOADED)
+        self._refuse_held()
+        await self._residency.start_unloading().outcome()
 
-    async def _stop(self, serving: _Serving) -> None:
-        message = Unload(req_id=f"unload-{next(self._numbers)}", model_ref=serving.model_ref)
-        # The process is stopped next, which frees the model whatever the worker answered.
-        with suppress(EngineCrashed, WorkerRefusal):
-            await serving.worker.request(message, operation="unload")
-        await serving.worker.stop()
+    @asynccontextmanager
+    async def replaced(self) -> AsyncIterator[None]:
+        """Unload, and load no more from here on unless the block raises: another lane takes the id in it.
+
+        Raises what ``unload`` raises; nothing has changed then.
+        """
+        self._refuse_held()
+        self._residency.retire()
+        try:
+            await self._residency.start_unloading().outcome()
+            yield
+        except BaseException:
+            self._residency.retire(retired=False)
+            raise
 
     async def close(self) -> None:
         """End the lane for good: stop its loop and its worker."""
         self._scope.cancel()
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            await serving.worker.stop()
+        await self._residency.close()
 
-    def _count_strike(self, error: SynapseError) -> None:
-        if is_strike(error):
-            self.strikes.fault()
-
-    def _move(self, event: LaneEvent) -> None:
-        self.state = next_state(self.state, event)
+    def _refuse_held(self) -> None:
+        if self._holders:
+            name, holders = self.model.model_id, [dict(holder) for holder in self._holders.values()]
+            raise ModelInUse(
+                f"model {name!r} is held by {len(holders)} request(s) or job(s); wait for them, then unload",
+                details={"model_id": name, "holders": holders},
+            )

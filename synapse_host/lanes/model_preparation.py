@@ -6,7 +6,6 @@ Runs in a thread: it hashes whole files. Every refusal names the file, the numbe
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,16 +26,21 @@ from synapse_host.identity.numeric_profile import (
     numeric_profile_json,
 )
 from synapse_host.lanes.batching import DEFAULT_POLICY
+from synapse_host.lanes.file_errors import artifact_invalid
 from synapse_host.lanes.load_request import LoadRequest
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.model_files.architectures import Architecture, read_architecture
 from synapse_host.model_files.safetensors_header import SafetensorsFault, read_safetensors_header
-from synapse_host.model_files.source_files import FileDigest, digest_file, resolve_inside
+from synapse_host.model_files.source_files import FileDigest, digest_file, open_regular, read_file, resolve_inside
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 
 #: Token limit of a free-form model that names none (original facts 2.3).
 DEFAULT_MAX_TOKENS = 512
 MODEL_FORMAT = "safetensors-package"
+#: Bytes a config.json (a few kilobytes) and a tokenizer.json (up to tens of megabytes) may have; past them the file is
+#: not what its name says, and the host will not read it into memory to find out.
+LARGEST_CONFIG = 16 * 1024 * 1024
+LARGEST_TOKENIZER = 256 * 1024 * 1024
 _NOT_IN_ID = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -50,37 +54,30 @@ class ModelFiles:
 
 
 def resolve_files(request: LoadRequest) -> ModelFiles:
-    """Find the files; raises ``ArtifactInvalid`` for a missing one, ``InvalidRequest`` for a name that escapes."""
+    """Find the files; raises ``ArtifactInvalid`` for a missing one, ``InvalidRequest`` for a path that misleads."""
     root = Path(request.directory)
     if not root.is_absolute():
         raise InvalidRequest(
             f"path {request.directory!r} is relative and the host has a working directory of its own; "
             "give an absolute path",
-            details={"parameter": "path"},
+            details={"path": request.directory},
         )
-    if not root.is_dir():
-        raise artifact_invalid(
-            request.directory, f"path {request.directory!r} is no directory; give the model's directory"
-        )
-    paths = [_existing(root, name) for name, _ in (request.model, request.tokenizer, request.config)]
-    return ModelFiles(*paths)
+    return ModelFiles(*(_found(root, name) for name, _ in (request.model, request.tokenizer, request.config)))
 
 
 def prepare_model(
     request: LoadRequest, files: ModelFiles, description: BackendDescription, *, created_ms: int
 ) -> RegisteredModel:
     """Everything the host stores about the model, its fingerprint included."""
-    model = _verified(files.model, request.model[1])
-    tokenizer = _verified(files.tokenizer, request.tokenizer[1])
-    config = _verified(files.config, request.config[1])
-    architecture = read_architecture(_read_config(files.config))
+    dtype = _dtype(request.dtype, description)
+    config_bytes, config = _read_verified(files.config, *request.config, limit=LARGEST_CONFIG)
+    architecture = read_architecture(_parse_config(config_bytes, request.config[0]))
     _check_family(architecture, description)
     max_tokens = _max_tokens(request.max_tokens, architecture)
-    _check_header(files.model, model)
-    parsed = ModelTokenizer.from_json(
-        files.tokenizer.read_bytes(), max_tokens=max_tokens, vocab_size=architecture.vocab_size
-    )
-    dtype = _dtype(request.dtype, description)
+    tokenizer_bytes, tokenizer = _read_verified(files.tokenizer, *request.tokenizer, limit=LARGEST_TOKENIZER)
+    parsed = ModelTokenizer.from_json(tokenizer_bytes, max_tokens=max_tokens, vocab_size=architecture.vocab_size)
+    model = _digest_verified(files.model, *request.model)
+    _check_header(files.model, request.model[0], model)
     engine = EngineIdentity(
         description.engine, description.engine_version, {**description.build_flags, "precision": dtype}
     )
@@ -128,69 +125,66 @@ def prepare_model(
 
 
 def read_tokenizer(model: RegisteredModel) -> ModelTokenizer:
-    """The tokenizer of a registered model; raises ``ArtifactInvalid`` when the file is not the one registered."""
-    path = Path(model.tokenizer_path)
-    _verified(path, model.tokenizer_sha256)
-    return ModelTokenizer.from_json(path.read_bytes(), max_tokens=model.max_tokens, vocab_size=model.vocab_size)
+    """The tokenizer of a registered model, and a look at its config, which the worker reads too.
+
+    Raises:
+        ArtifactInvalid: one of the two files is not the one registered.
+
+    """
+    config, tokenizer = Path(model.config_path), Path(model.tokenizer_path)
+    _read_verified(config, config.name, model.config_sha256, limit=LARGEST_CONFIG)
+    data, _ = _read_verified(tokenizer, tokenizer.name, model.tokenizer_sha256, limit=LARGEST_TOKENIZER)
+    return ModelTokenizer.from_json(data, max_tokens=model.max_tokens, vocab_size=model.vocab_size)
 
 
-def artifact_invalid(
-    file: str,
-    message: str,
-    *,
-    expected_sha256: str | None = None,
-    actual: FileDigest | None = None,
-    expected_size: int | None = None,
-) -> ArtifactInvalid:
-    """The error for a file that is missing, damaged or another one (wire contract section 2)."""
-    return ArtifactInvalid(
-        message,
-        details={
-            "file": file,
-            "expected_sha256": expected_sha256,
-            "actual_sha256": actual.sha256 if actual else None,
-            "expected_size": expected_size,
-            "actual_size": actual.size if actual else None,
-            "recovery_op": "model.load",
-        },
-    )
+def _found(root: Path, name: str) -> Path:
+    try:
+        return resolve_inside(root, name)
+    except ArtifactInvalid as fault:
+        raise artifact_invalid(name, fault.message) from fault
 
 
-def _existing(root: Path, name: str) -> Path:
-    path = resolve_inside(root, name)
-    if not path.is_file():
-        raise artifact_invalid(name, f"file {name!r} is not in {str(root)!r}; put it there or name it in files")
-    return path
+def _read_verified(path: Path, name: str, expected: str | None, *, limit: int) -> tuple[bytes, FileDigest]:
+    """The bytes of a file and their digest: what is parsed is what was hashed."""
+    try:
+        data = read_file(path, limit=limit)
+    except ArtifactInvalid as fault:
+        raise artifact_invalid(name, fault.message, expected_sha256=expected) from fault
+    actual = FileDigest(sha256_hex(data), len(data))
+    _require(path, name, expected, actual)
+    return data, actual
 
 
-def _verified(path: Path, expected: str | None) -> FileDigest:
+def _digest_verified(path: Path, name: str, expected: str | None) -> FileDigest:
     try:
         actual = digest_file(path)
-    except OSError as error:
-        raise artifact_invalid(
-            path.name, f"file {str(path)!r} cannot be read ({error.strerror}); restore it and load again"
-        ) from error
+    except ArtifactInvalid as fault:
+        raise artifact_invalid(name, fault.message, expected_sha256=expected) from fault
+    _require(path, name, expected, actual)
+    return actual
+
+
+def _require(path: Path, name: str, expected: str | None, actual: FileDigest) -> None:
     if expected is not None and actual.sha256 != expected:
         raise artifact_invalid(
-            path.name,
+            name,
             f"file {str(path)!r} has sha256 {actual.sha256}, not the expected {expected}; restore it and load again",
             expected_sha256=expected,
             actual=actual,
         )
-    return actual
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _parse_config(data: bytes, name: str) -> Mapping[str, Any]:
     try:
-        config = json.loads(path.read_bytes())
-    except ValueError as error:
+        config = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(
-            f"{path.name} is not JSON ({error}); use the model's own config.json", details={"file": path.name}
+            f"{name} is not JSON ({error}); use the model's own config.json", details={"file": name}
         ) from error
     if not isinstance(config, dict):
         raise InvalidRequest(
-            f"{path.name} holds a {type(config).__name__}, not an object; use the model's own config.json",
-            details={"file": path.name},
+            f"{name} holds a {type(config).__name__}, not an object; use the model's own config.json",
+            details={"file": name},
         )
     return config
 
@@ -215,16 +209,14 @@ def _max_tokens(asked: int | None, architecture: Architecture) -> int:
     return asked
 
 
-def _check_header(path: Path, digest: FileDigest) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _check_header(path: Path, name: str, digest: FileDigest) -> None:
     try:
-        read_safetensors_header(descriptor, digest.size)
+        with open_regular(path) as descriptor:
+            read_safetensors_header(descriptor, digest.size)
     except SafetensorsFault as fault:
         raise artifact_invalid(
-            path.name, f"{path.name} is no whole safetensors file: {fault}; restore it and load again", actual=digest
+            name, f"{name} is no whole safetensors file: {fault}; restore it and load again", actual=digest
         ) from fault
-    finally:
-        os.close(descriptor)
 
 
 def _dtype(asked: DType | None, description: BackendDescription) -> DType:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
+import anyio
 import anyio.to_thread
 
 from synapse_host.lanes.backend_choice import BackendChoice
@@ -32,18 +35,21 @@ class ModelRegistrar:
         self._save = save
         self._runtime = runtime
         self._now_ms = now_ms
+        #: Two loads of one id take turns, or both would find the id free.
+        self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def register(self, request: LoadRequest, enter: Callable[[str], None]) -> Lane:
         """Check everything about the request, store the model and return its lane, not yet loaded.
 
-        ``enter`` is told the states resolving and validating as they begin. A model that is already registered with
-        the same identity keeps its lane; with another identity its old lane is unloaded first.
+        ``enter`` is told the states resolving and validating as they begin. A model that is already registered as
+        exactly this keeps its lane; in any other case the old lane is unloaded first.
 
         Raises:
             InvalidRequest: the engine, task, dtype, architecture or tokenizer does not fit.
             BackendUnavailable: the engine cannot run on this machine.
             ArtifactInvalid: a file is missing or is not what it should be.
-            ModelInUse: the id is serving another identity right now.
+            ModelInUse: requests or a probe hold the id's present lane.
+            StoreFailure: the model cannot be stored; what was registered before still is.
 
         """
         enter("resolving")
@@ -53,15 +59,8 @@ class ModelRegistrar:
         model = await anyio.to_thread.run_sync(
             partial(prepare_model, request, files, description, created_ms=self._now_ms())
         )
-        lane = self._lanes.find(model.model_id)
-        if lane is not None and lane.model.fingerprint == model.fingerprint and _same_files(lane.model, model):
-            if lane.strikes.quarantined:
-                await lane.unload()
-            return lane
-        await self._save(model)
-        if lane is not None:
-            await self._replace(lane)
-        return self.open_lane(model)
+        async with self._turns[model.model_id]:
+            return await self._lane_for(model)
 
     def open_lane(self, model: RegisteredModel) -> Lane:
         """Give ``model`` its lane, not yet loaded; used at registration and, from the store, at start."""
@@ -69,15 +68,22 @@ class ModelRegistrar:
         self._lanes.add(lane)
         return lane
 
-    async def _replace(self, lane: Lane) -> None:
-        await lane.unload()
-        await lane.close()
+    async def _lane_for(self, model: RegisteredModel) -> Lane:
+        lane = self._lanes.find(model.model_id)
+        if lane is None:
+            await self._save(model)
+            return self.open_lane(model)
+        if replace(model, created_ms=lane.model.created_ms) == lane.model:
+            if lane.strikes.quarantined:
+                await lane.unload()
+            return lane
+        return await self._replace(lane, model)
+
+    async def _replace(self, lane: Lane, model: RegisteredModel) -> Lane:
+        """The lane of ``model`` in the place of ``lane``; the store changes only once nothing can refuse any more."""
+        async with lane.replaced():
+            await self._save(model)
         self._lanes.discard(lane.model.model_id)
-
-
-def _same_files(one: RegisteredModel, other: RegisteredModel) -> bool:
-    return (one.model_path, one.tokenizer_path, one.config_path) == (
-        other.model_path,
-        other.tokenizer_path,
-        other.config_path,
-    )
+        new = self.open_lane(model)
+        await lane.close()
+        return new

@@ -1,42 +1,47 @@
-"""What a worker's refusals and crashes mean for a lane's callers. Pure but for reading a file's size."""
+"""What a worker's refusals and crashes mean for a lane's callers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio.to_thread
+
 from synapse_host.errors import ArtifactInvalid, EngineCrashed, SynapseError
+from synapse_host.lanes.file_errors import artifact_invalid
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.model_files.source_files import FileDigest, digest_file
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.worker_protocol.item_refusal import refusal_text, refused_item
 
-#: Ends of a worker that are not the engine's doing and add no strike.
-_NO_STRIKE = frozenset({"handshake_timeout", "stopped"})
+#: Ends of a worker that are its own doing: crash, protocol fault and hang. A worker that could not be spawned, was slow
+#: to speak or was stopped adds no strike (original facts 1.1), and neither does an ERR reply.
+_STRIKES = frozenset({"exited", "protocol_fault", "silence", "handshake_refused"})
 
 
-def load_error(refusal: WorkerRefusal, model: RegisteredModel) -> SynapseError:
-    """The error of a refused LOAD; a bad artifact gets the details object of wire contract section 2."""
+async def load_error(refusal: WorkerRefusal, model: RegisteredModel) -> SynapseError:
+    """The error of a refused LOAD; a bad artifact gets the details object of wire contract section 2.
+
+    The file is hashed again for it: only a refused load pays for that.
+    """
     error = to_synapse_error(refusal)
     if not isinstance(error, ArtifactInvalid):
         return error
     path = Path(model.model_path)
-    return ArtifactInvalid(
+    return artifact_invalid(
+        path.name,
         f"{error.message}; restore the file and load the model again",
-        details={
-            "file": path.name,
-            "expected_sha256": model.model_sha256,
-            "actual_sha256": None,
-            "expected_size": model.model_size,
-            "actual_size": path.stat().st_size if path.is_file() else None,
-            "recovery_op": "model.load",
-        },
+        expected_sha256=model.model_sha256,
+        expected_size=model.model_size,
+        actual=await anyio.to_thread.run_sync(_digest_now, path),
     )
 
 
 def embed_error(refusal: WorkerRefusal, item_ids: Sequence[str]) -> SynapseError:
     """The error of a refused group; the worker knows items by position, the caller by id."""
     position = refused_item(refusal.message)
-    if position is None:
+    if position is None or position not in map(str, range(len(item_ids))):
+        # A plugin may word its refusals as it likes; a number that is no position names no item.
         return to_synapse_error(refusal)
     item_id = item_ids[int(position)]
     text = refusal.message.replace(refusal_text(position, ""), refusal_text(item_id, ""), 1)
@@ -45,8 +50,16 @@ def embed_error(refusal: WorkerRefusal, item_ids: Sequence[str]) -> SynapseError
 
 def is_strike(error: SynapseError) -> bool:
     """Whether ``error`` is a crash, protocol fault or hang of the worker (worker protocol v3, reliability)."""
-    return (
-        isinstance(error, EngineCrashed)
-        and error.error_class == "transient"
-        and (error.details or {}).get("reason") not in _NO_STRIKE
-    )
+    return isinstance(error, EngineCrashed) and is_strike_reason((error.details or {}).get("reason"))
+
+
+def is_strike_reason(reason: str | None) -> bool:
+    """Whether a worker that ended for ``reason`` is a strike against its lane."""
+    return reason in _STRIKES
+
+
+def _digest_now(path: Path) -> FileDigest | None:
+    try:
+        return digest_file(path)
+    except ArtifactInvalid:
+        return None

@@ -14,6 +14,9 @@ from synapse_host.errors import InvalidRequest
 #: ``model_type`` of config.json -> the family that computes it.
 FAMILY_OF_MODEL_TYPE: Mapping[str, str] = {"bert": "bert"}
 
+#: Largest size a config may state: token ids and positions travel as 32-bit integers.
+MAX_SIZE = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -63,9 +66,10 @@ def _unsupported(model_type: Any, classes: Any) -> InvalidRequest:
 
 def _size(config: Mapping[str, Any], field: str) -> int:
     value = config.get(field)
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value <= MAX_SIZE:
         raise InvalidRequest(
-            f"config.json has {field} {value!r}, which must be a positive integer; restore the published file",
+            f"config.json has {field} {value!r:.80}, which must be an integer from 1 to {MAX_SIZE}; "
+            "restore the published file",
             details={"file": "config.json", "field": field},
         )
     return value

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -56,13 +58,41 @@ def digest_file(path: Path) -> FileDigest:
             ``file``.
 
     """
+    with open_regular(path) as descriptor:
+        return _digest(path, descriptor)
+
+
+def read_file(path: Path, *, limit: int) -> bytes:
+    """The bytes of a regular file of at most ``limit`` bytes.
+
+    Raises:
+        ArtifactInvalid: it cannot be opened or read, is no regular file, or is larger; details ``file``.
+
+    """
+    with open_regular(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise _unusable(path.name, f"is larger than {limit} bytes", "use the file published with the model")
+    return data
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[int]:
+    """A read-only descriptor of a regular file for the length of the block.
+
+    Raises:
+        ArtifactInvalid: it cannot be opened, is no regular file, or reading it in the block failed; details ``file``.
+
+    """
     try:
         # Without O_NONBLOCK a FIFO put in the file's place would stop the host here.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise _unusable(path.name, f"cannot be opened: {error}", "restore it or its permissions") from error
     try:
-        return _digest(path, descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _unusable(path.name, "is no regular file", "restore it")
+        yield descriptor
     except OSError as error:
         raise _unusable(path.name, f"cannot be read: {error}", "restore it") from error
     finally:
@@ -110,13 +140,11 @@ def _real_directory(root: Path) -> Path:
 
 
 def _digest(path: Path, descriptor: int) -> FileDigest:
-    facts = os.fstat(descriptor)
-    if not stat.S_ISREG(facts.st_mode):
-        raise _unusable(path.name, "is no regular file", "restore it")
+    size = os.fstat(descriptor).st_size
     digest = sha256_file(descriptor)
-    if os.fstat(descriptor).st_size != facts.st_size:
+    if os.fstat(descriptor).st_size != size:
         raise _unusable(path.name, "changed its size while it was read", "load it when nothing writes to it")
-    return FileDigest(digest, facts.st_size)
+    return FileDigest(digest, size)
 
 
 def _refused(name: str, fault: str, remedy: str) -> InvalidRequest:

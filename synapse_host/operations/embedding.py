@@ -102,13 +102,16 @@ class EmbeddingService:
             required_epoch=constraints.required_epoch,
             table_epoch=self.table_epoch,
         )
+        lane.refuse_quarantined()
         self.ledger.require_certified(lane.model)
-        await lane.ensure_ready(budget)
+        with lane.lease():
+            await lane.ensure_ready(budget)
+            return await self._admitted(lane, ids, texts, budget)
+
+    async def _admitted(self, lane: Lane, ids: list[str], texts: list[str], budget: Budget) -> Reply:
         executor = lane.executor
-        with (
-            lane.lease(),
-            self.gate.admitted(request_bytes(texts), budget, waiting=executor.waiting, permit_free=executor.idle),
-        ):
+        waiting, idle = executor.waiting, executor.idle
+        with self.gate.admitted(request_bytes(texts), budget, waiting=waiting, permit_free=idle):
             rows = await _encode(lane, texts)
             _refuse_wordless(rows, ids)
             total = sum(row.effective_tokens for row in rows)

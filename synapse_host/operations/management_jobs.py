@@ -15,9 +15,12 @@ from anyio.abc import TaskGroup
 from synapse_host.errors import IdempotencyConflict, InvalidRequest, ModuleRestarted, SynapseError
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
+from synapse_host.lanes.host_fault import host_fault
 
 #: Finished jobs kept for polling; the oldest beyond it are forgotten.
 KEPT_FINISHED_JOBS = 1000
+#: No host has been restarted more often than this many digits can say.
+_GENERATION_DIGITS = 18
 
 
 @dataclass(slots=True)
@@ -60,8 +63,11 @@ class ManagementJobs:
         *,
         first_state: str,
         failed_state: str,
+        transient_state: str | None = None,
     ) -> ManagementJob:
-        """Start ``run`` as a job, or return the job the key already names.
+        """Start ``run`` as a job, or return the job the key already names; the key of a failed job starts another.
+
+        A refusal ends it in ``failed_state``, or where given in ``transient_state`` when trying again may help.
 
         Raises:
             IdempotencyConflict: the key is bound to other content.
@@ -82,7 +88,8 @@ class ManagementJobs:
         self._jobs[job.job_id] = job
         self._keys[key] = job.job_id
         self._forget_oldest()
-        self._tasks.start_soon(self._carry_out, job, run, failed_state, name=job.job_id)
+        failed = {"permanent": failed_state, "transient": transient_state or failed_state}
+        self._tasks.start_soon(self._carry_out, job, run, failed, name=job.job_id)
         return job
 
     def get(self, job_id: str) -> ManagementJob:
@@ -92,21 +99,29 @@ class ManagementJobs:
             return job
         kind, _, rest = job_id.rpartition(f"{self._kind}-")
         generation = rest.partition("-")[0]
-        if not kind and generation.isdigit() and int(generation) < self._generation:
+        # int would also read other alphabets' digits, and refuses to read very many.
+        readable = generation.isascii() and generation.isdecimal() and len(generation) <= _GENERATION_DIGITS
+        if not kind and readable and int(generation) < self._generation:
             raise ModuleRestarted(f"job {job_id!r} ended when the host restarted; submit it again")
         raise InvalidRequest(
             f"no job {job_id!r}; it is unknown or was forgotten after it ended", details={"job_id": job_id}
         )
 
     async def _carry_out(
-        self, job: ManagementJob, run: Callable[[ManagementJob], Awaitable[None]], failed_state: str
+        self,
+        job: ManagementJob,
+        run: Callable[[ManagementJob], Awaitable[None]],
+        failed: Mapping[str, str],
     ) -> None:
         try:
             await run(job)
         except SynapseError as error:
             job.error = error
-            job.state = failed_state
+        except Exception as fault:
+            job.error = host_fault(f"job {job.job_id!r}", fault)
         finally:
+            if job.error is not None:
+                job.state = failed[job.error.error_class]
             job.finished = True
 
     def _forget_oldest(self) -> None:

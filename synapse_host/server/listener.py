@@ -11,7 +11,8 @@ import importlib.metadata
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -25,7 +26,7 @@ from synapse_host.server.ingress import IngressBudget
 from synapse_host.server.peer import peer_uid
 from synapse_host.server.session import Service, Session
 from synapse_host.server.singleton import PRIVATE_FILE, clear_stale_socket, make_private_directory, only_host
-from synapse_host.settings import Settings
+from synapse_host.settings import Paths, Settings
 
 OperatorIdentityUnavailable = EXCEPTIONS["operator_identity_unavailable"]
 
@@ -43,39 +44,63 @@ async def serve(
     on_ready: Callable[[], None] | None = None,
     stop: anyio.Event,
 ) -> None:
-    """Serve the methods of ``registry`` on the consumer socket until ``stop`` is set, then drain and close.
+    """Take the runtime directory and serve in it; see ``sole_host`` and ``serve_locked``."""
+    with sole_host(settings.paths):
+        await serve_locked(settings, registry, module_generation=module_generation, on_ready=on_ready, stop=stop)
 
-    ``on_ready`` is called once connections are accepted.
+
+@contextmanager
+def sole_host(paths: Paths) -> Iterator[None]:
+    """Be the only host of a runtime directory for the length of the block; take it before anything of the host's.
 
     Raises:
-        StartRefused: another host serves the runtime directory, or the socket cannot be made there.
+        StartRefused: another host serves the directory, or it cannot be made or locked.
 
     """
-    paths = settings.paths
     make_private_directory(paths.lock_file.parent)
     with only_host(paths.lock_file):
-        make_private_directory(paths.host_socket.parent)
-        clear_stale_socket(paths.host_socket)
-        listener = await _listen(paths.host_socket)
-        service = Service(
-            registry,
-            settings.server,
-            module_generation,
-            importlib.metadata.version("synapse-host"),
-            time.monotonic,
-            IngressBudget(settings.server.ingress_bytes),
-        )
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_Door(service).accept_all, listener)
-                if on_ready is not None:
-                    on_ready()
-                await stop.wait()
-                paths.host_socket.unlink(missing_ok=True)
-                await _drain(service)
-                tasks.cancel_scope.cancel()
-        finally:
-            paths.host_socket.unlink(missing_ok=True)
+        yield
+
+
+async def serve_locked(
+    settings: Settings,
+    registry: Registry,
+    *,
+    module_generation: int,
+    on_ready: Callable[[], None] | None = None,
+    stop: anyio.Event,
+) -> None:
+    """Serve the methods of ``registry`` on the consumer socket until ``stop`` is set, then drain and close.
+
+    ``on_ready`` is called once connections are accepted. The caller is the ``sole_host``.
+
+    Raises:
+        StartRefused: a process without the lock serves the socket, or it cannot be made there.
+
+    """
+    path = settings.paths.host_socket
+    make_private_directory(path.parent)
+    clear_stale_socket(path)
+    listener = await _listen(path)
+    service = Service(
+        registry,
+        settings.server,
+        module_generation,
+        importlib.metadata.version("synapse-host"),
+        time.monotonic,
+        IngressBudget(settings.server.ingress_bytes),
+    )
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_Door(service).accept_all, listener)
+            if on_ready is not None:
+                on_ready()
+            await stop.wait()
+            path.unlink(missing_ok=True)
+            await _drain(service)
+            tasks.cancel_scope.cancel()
+    finally:
+        path.unlink(missing_ok=True)
 
 
 async def _listen(path: Path) -> SocketListener:

@@ -38,7 +38,7 @@ class WorkerListener:
             with contextlib.suppress(BlockingIOError):
                 connection, _ = self._socket.accept()
                 return SocketStream(connection)
-            await _readable(self._socket)
+            await readable(self._socket)
 
     def close(self) -> None:
         """Stop listening and remove the file."""
@@ -70,7 +70,7 @@ class SocketStream:
         while True:
             with contextlib.suppress(BlockingIOError):
                 return self._socket.recv(max_bytes)
-            await _readable(self._socket)
+            await readable(self._socket)
 
     def shut_reading(self) -> None:
         """Let reads end after what has arrived, whoever else may still hold the other side open."""
@@ -82,15 +82,16 @@ class SocketStream:
         self._socket.close()
 
 
-async def _readable(sock: socket.socket) -> None:
+async def readable(source: socket.socket | int) -> None:
+    """Wait until a socket or descriptor has something to read, or its end."""
     # Waiting and reading are apart so that a cancelled wait can lose neither bytes nor a connection.
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(sock, _settle, ready)
+    loop.add_reader(source, _settle, ready)
     try:
         await ready
     finally:
-        loop.remove_reader(sock)
+        loop.remove_reader(source)
 
 
 def _settle(ready: asyncio.Future[None]) -> None:

@@ -12,9 +12,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 import anyio
-from anyio.abc import ByteReceiveStream, Process, TaskGroup
+from anyio.abc import Process, TaskGroup
 
 from synapse_host.supervision.log_ring import LogRing
+from synapse_host.supervision.output_pipe import OutputPipe
 
 #: Seconds a killed process may take to be reaped before its exit is reported as unknown.
 _REAP_S = 5.0
@@ -30,8 +31,9 @@ class WorkerProcess:
     ``exited`` is set once it is reaped. When the task group is cancelled the whole process group is killed.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, stdout: OutputPipe, stderr: OutputPipe) -> None:
         self._process = process
+        self._outputs = {"stdout": stdout, "stderr": stderr}
         self._ring = LogRing()
         self._drained = anyio.Event()
         self.exited = anyio.Event()
@@ -41,17 +43,25 @@ class WorkerProcess:
         cls, command: Sequence[str], worker_id: str, extra_env: Mapping[str, str], tasks: TaskGroup
     ) -> WorkerProcess:
         """Start ``command``; raises ``OSError`` when the system refuses."""
-        process = await anyio.open_process(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # The environment is handed on whole, not read: libraries of the worker expect theirs.
-            env={**os.environ, **extra_env, "SYNAPSE_WORKER_ID": worker_id},
-            # A Ctrl-C in the host's terminal must reach the host alone, which drains its workers itself.
-            start_new_session=True,
-        )
-        handle = cls(process)
+        stdout, stderr = OutputPipe(), OutputPipe()
+        try:
+            process = await anyio.open_process(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout.write_end,
+                stderr=stderr.write_end,
+                # The environment is handed on whole, not read: libraries of the worker expect theirs.
+                env={**os.environ, **extra_env, "SYNAPSE_WORKER_ID": worker_id},
+                # A Ctrl-C in the host's terminal must reach the host alone, which drains its workers itself.
+                start_new_session=True,
+            )
+        except BaseException:
+            stdout.close()
+            stderr.close()
+            raise
+        stdout.close_write_end()
+        stderr.close_write_end()
+        handle = cls(process, stdout, stderr)
         tasks.start_soon(handle._watch)
         return handle
 
@@ -93,13 +103,10 @@ class WorkerProcess:
             await self._drained.wait()
 
     async def _watch(self) -> None:
-        stdout, stderr = self._process.stdout, self._process.stderr
-        assert stdout is not None
-        assert stderr is not None
         try:
             async with anyio.create_task_group() as readers:
-                readers.start_soon(self._read, "stdout", stdout)
-                readers.start_soon(self._read, "stderr", stderr)
+                for name, pipe in self._outputs.items():
+                    readers.start_soon(self._read, name, pipe)
                 await self._process.wait()
                 # Whatever the worker started goes with it.
                 self._signal(signal.SIGKILL)
@@ -116,10 +123,12 @@ class WorkerProcess:
         self.exited.set()
         self._drained.set()
 
-    async def _read(self, name: str, stream: ByteReceiveStream) -> None:
-        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            async for chunk in stream:
+    async def _read(self, name: str, pipe: OutputPipe) -> None:
+        try:
+            while chunk := await pipe.read():
                 self._ring.append(name, chunk)
+        finally:
+            pipe.close()
 
     def _signal(self, number: signal.Signals) -> None:
         # Not Process.send_signal: it may reap the child behind the event loop's back, which then reports status 255.

@@ -77,7 +77,20 @@ async def test_cancelled_read_loses_no_byte(ends: tuple[SocketStream, SocketStre
             assert await far.receive(10) == bytes([number])
 
 
-async def test_closing_wakes_the_reader(ends: tuple[SocketStream, SocketStream]) -> None:
+async def test_read_cancelled_with_bytes_ready_leaves_them_for_the_next(
+    ends: tuple[SocketStream, SocketStream],
+) -> None:
+    near, far = DirectStream(ends[0]), DirectStream(ends[1])
+    await near.write(b"kept")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await far.receive(10)
+    with anyio.fail_after(DEADLINE_S):
+        assert await far.receive(10) == b"kept"
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+async def test_closing_wakes_the_reader(ends: tuple[SocketStream, SocketStream], turns: int) -> None:
     far = DirectStream(ends[1])
     ended = []
 
@@ -90,7 +103,8 @@ async def test_closing_wakes_the_reader(ends: tuple[SocketStream, SocketStream])
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
-            await anyio.lowlevel.checkpoint()
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
             await far.aclose()
     assert ended == [True]
 

@@ -1,0 +1,217 @@
+"""Whether a lane's model is in memory: loading, the worker's death, unloading, and what each costs or clears.
+
+Every change runs in a task of its own that goes on whoever waits for it. A caller that gives up, or a connection that
+goes away, can therefore never leave a lane half loaded or half unloaded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+
+import anyio
+from anyio.abc import TaskGroup
+
+from synapse_host.errors import EngineCrashed, ModelLoading, SynapseError
+from synapse_host.lanes.host_fault import host_fault
+from synapse_host.lanes.lane_state import LaneEvent, LaneState, next_state
+from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.strikes import Strikes
+from synapse_host.lanes.worker_errors import is_strike, is_strike_reason, load_error
+from synapse_host.supervision.refusals import WorkerRefusal
+from synapse_host.supervision.worker import Worker
+from synapse_host.tokenization.model_tokenizer import ModelTokenizer
+from synapse_host.worker_protocol.messages import Load, Loaded, Unload
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRuntime:
+    """What the host lends a lane: how to start its worker, its device's permits and the task group it lives in."""
+
+    start_worker: Callable[[RegisteredModel], Awaitable[Worker]]
+    read_tokenizer: Callable[[RegisteredModel], Awaitable[ModelTokenizer]]
+    permits: anyio.Semaphore
+    tasks: TaskGroup
+    clock: Callable[[], float]
+    threads: int = 0
+
+
+@dataclass(slots=True)
+class Errand:
+    """One change in progress; any number may wait for ``finished`` and then look at ``error``."""
+
+    finished: anyio.Event = field(default_factory=anyio.Event)
+    error: SynapseError | None = None
+
+    async def outcome(self) -> None:
+        """Wait to the end; raises what the change failed with."""
+        await self.finished.wait()
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise what the finished change failed with, if it failed."""
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What exists only while the lane is ready."""
+
+    worker: Worker
+    model_ref: str
+    dims: int
+    buckets: tuple[int, ...] | None
+    tokenizer: ModelTokenizer
+
+
+class Residency:
+    """The model of one lane, in memory or not."""
+
+    def __init__(self, model: RegisteredModel, runtime: LaneRuntime) -> None:
+        self.model = model
+        self.state = LaneState.UNLOADED
+        self.strikes = Strikes()
+        self.cold_load_ms: int | None = None
+        self.serving: Serving | None = None
+        self._runtime = runtime
+        self._loading: Errand | None = None
+        self._unloading: Errand | None = None
+        self._retired = False
+        self._numbers = count(1)
+
+    @property
+    def loading(self) -> bool:
+        """Whether a load is in progress."""
+        return self._loading is not None
+
+    def start_loading(self) -> Errand:
+        """The load in progress, begun now if there is none; a lane that is unloading loads when that is done.
+
+        Raises:
+            ModelLoading: the lane is being replaced by another of the same id.
+
+        """
+        if self._retired:
+            raise ModelLoading(f"model {self.model.model_id!r} is being replaced by another load; retry shortly")
+        if self._loading is None:
+            self._loading = Errand()
+            self._runtime.tasks.start_soon(self._load, self._loading, name=f"load {self.model.model_id}")
+        return self._loading
+
+    def start_unloading(self) -> Errand:
+        """The unload in progress, begun now if there is none.
+
+        Raises:
+            ModelLoading: a load is in progress.
+
+        """
+        if self._loading is not None:
+            raise ModelLoading(f"model {self.model.model_id!r} is {self.state}; retry when that is done")
+        if self._unloading is None:
+            self._unloading = Errand()
+            self._move(LaneEvent.UNLOAD)
+            self._runtime.tasks.start_soon(self._unload, self._unloading, name=f"unload {self.model.model_id}")
+        return self._unloading
+
+    def retire(self, *, retired: bool = True) -> None:
+        """Load no more, because another lane takes the id; or take that back."""
+        self._retired = retired
+
+    def notice_death(self, worker: Worker) -> None:
+        """Take note that ``worker`` ended, once however many notice it; a fault of its own is one strike."""
+        if self.serving is None or self.serving.worker is not worker or worker.fault is None:
+            return
+        self.serving = None
+        self._move(LaneEvent.WORKER_DIED)
+        if is_strike_reason(worker.fault.reason):
+            self.strikes.fault()
+
+    async def close(self) -> None:
+        """Stop the worker and never start another."""
+        self._retired = True
+        serving, self.serving = self.serving, None
+        if serving is not None:
+            await serving.worker.stop()
+
+    async def _load(self, loading: Errand) -> None:
+        try:
+            if self._unloading is not None:
+                await self._unloading.finished.wait()
+            self._move(LaneEvent.LOAD)
+            await self._start_serving()
+            self._move(LaneEvent.LOADED)
+        except SynapseError as error:
+            loading.error = error
+            if is_strike(error):
+                self.strikes.fault()
+        except Exception as fault:
+            loading.error = host_fault(f"loading model {self.model.model_id!r}", fault)
+        finally:
+            if self.state is LaneState.LOADING:
+                self._move(LaneEvent.LOAD_FAILED)
+            self._loading = None
+            loading.finished.set()
+
+    async def _start_serving(self) -> None:
+        tokenizer = await self._runtime.read_tokenizer(self.model)
+        began = time.perf_counter()
+        worker = await self._runtime.start_worker(self.model)
+        try:
+            loaded = await self._request_load(worker)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await worker.stop()
+            raise
+        self.cold_load_ms = round((time.perf_counter() - began) * 1000)
+        buckets = tuple(loaded.buckets) if loaded.buckets else None
+        self.serving = Serving(worker, loaded.model_ref, loaded.dims, buckets, tokenizer)
+        self._runtime.tasks.start_soon(self._watch, worker, name=f"watch {self.model.model_id}")
+
+    async def _request_load(self, worker: Worker) -> Loaded:
+        model = self.model
+        message = Load(
+            req_id=f"load-{next(self._numbers)}",
+            artifact_path=model.model_path,
+            artifact_digest=model.model_sha256,
+            format=model.format,
+            runtime_config=model.runtime_config(threads=self._runtime.threads),
+        )
+        try:
+            reply, _ = await worker.request(message, operation="load")
+        except WorkerRefusal as refusal:
+            raise await load_error(refusal, model) from refusal
+        assert isinstance(reply, Loaded)
+        return reply
+
+    async def _watch(self, worker: Worker) -> None:
+        await worker.closed.wait()
+        self.notice_death(worker)
+
+    async def _unload(self, unloading: Errand) -> None:
+        try:
+            serving, self.serving = self.serving, None
+            if serving is not None:
+                await self._stop(serving)
+        except SynapseError as error:
+            unloading.error = error
+        except Exception as fault:
+            unloading.error = host_fault(f"unloading model {self.model.model_id!r}", fault)
+        finally:
+            self.strikes.clear()
+            self._move(LaneEvent.UNLOADED)
+            self._unloading = None
+            unloading.finished.set()
+
+    async def _stop(self, serving: Serving) -> None:
+        message = Unload(req_id=f"unload-{next(self._numbers)}", model_ref=serving.model_ref)
+        # The process is stopped next, which frees the model whatever the worker answered.
+        with suppress(EngineCrashed, WorkerRefusal):
+            await serving.worker.request(message, operation="unload")
+        await serving.worker.stop()
+
+    def _move(self, event: LaneEvent) -> None:
+        self.state = next_state(self.state, event)
