@@ -1,6 +1,6 @@
 """The texts of the bulk benchmarks: docstrings of the standard library, the same ones for everybody who has it.
 
-Docstrings are what a code-search index embeds: a few words to a few hundred, most of them short.
+Docstrings are what a code-search index embeds: a few words to a few hundred, most of them a sentence.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 #: Packages of the standard library that are read beside its top-level modules.
 PACKAGES = ("asyncio", "concurrent", "email", "http", "importlib", "json", "logging", "multiprocessing", "unittest")
 TEXTS = 1024
-#: Shorter docstrings say nothing worth indexing.
-LEAST_CHARS = 20
+#: Shorter docstrings say nothing worth indexing; longer ones are module manuals, which an index would cut up.
+LEAST_CHARS, MOST_CHARS = 20, 2000
 #: One token each in the vocabularies of BERT models, so that salted texts cost the same whatever the salt.
 _SALT_WORDS = (
     "north south east west river stone cloud grain paper copper silver marble winter summer garden harbor "
     "bridge market window castle forest island valley desert orange yellow purple violet circle square"
 ).split()
-_SALT_LENGTH = 4
+_SALT_LENGTH = 2
+_QUERY_WORDS = 4
 
 
 def docstrings(count: int = TEXTS) -> list[str]:
@@ -47,7 +48,7 @@ def salted(texts: list[str], seed: str) -> list[str]:
 def short_queries(count: int, seed: str) -> list[str]:
     """``count`` questions of about ten tokens, each of them different from the next."""
     draw = random.Random(seed)
-    return [f"how does the {' '.join(draw.choices(_SALT_WORDS, k=_SALT_LENGTH))} work" for _ in range(count)]
+    return [f"how does the {' '.join(draw.choices(_SALT_WORDS, k=_QUERY_WORDS))} work" for _ in range(count)]
 
 
 def _sources() -> Iterator[Path]:
@@ -62,7 +63,7 @@ def _docstrings_of(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
-            if text and len(text) >= LEAST_CHARS:
+            if text and LEAST_CHARS <= len(text) <= MOST_CHARS:
                 yield text
 
 

@@ -36,28 +36,45 @@ class BertConfig:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, pooling: str, normalize: bool) -> BertConfig:
-        """Read config.json; raises ``ValueError`` naming a field that is missing or not supported."""
-        form = _GELU_FORMS.get(config.get("hidden_act", "gelu"))
+        """Read config.json; raises ``ValueError`` naming a field that is missing, wrong or not supported."""
+        act = config.get("hidden_act", "gelu")
+        form = _GELU_FORMS.get(act) if isinstance(act, str) else None
         if form is None:
-            raise ValueError(f"hidden_act {config['hidden_act']!r} is not one of {', '.join(_GELU_FORMS)}")
+            raise ValueError(f"hidden_act {act!r} is not one of {', '.join(_GELU_FORMS)}")
         if config.get("position_embedding_type", "absolute") != "absolute":
             raise ValueError(f"position_embedding_type {config['position_embedding_type']!r} is not 'absolute'")
-        try:
-            return cls(
-                vocab_size=int(config["vocab_size"]),
-                hidden_size=int(config["hidden_size"]),
-                layers=int(config["num_hidden_layers"]),
-                heads=int(config["num_attention_heads"]),
-                intermediate_size=int(config["intermediate_size"]),
-                positions=int(config["max_position_embeddings"]),
-                token_types=int(config.get("type_vocab_size", 2)),
-                eps=float(config.get("layer_norm_eps", 1e-12)),
-                gelu=form,
-                pooling=pooling,
-                normalize=normalize,
-            )
-        except KeyError as missing:
-            raise ValueError(f"config.json has no {missing.args[0]!r}, which a BERT model needs") from missing
+        heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
+        if hidden % heads:
+            raise ValueError(f"num_attention_heads {heads} does not divide hidden_size {hidden}")
+        return cls(
+            vocab_size=_count(config, "vocab_size"),
+            hidden_size=hidden,
+            layers=_count(config, "num_hidden_layers"),
+            heads=heads,
+            intermediate_size=_count(config, "intermediate_size"),
+            positions=_count(config, "max_position_embeddings"),
+            token_types=_count(config, "type_vocab_size", 2),
+            eps=_epsilon(config),
+            gelu=form,
+            pooling=pooling,
+            normalize=normalize,
+        )
+
+
+def _count(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
+    value = config.get(field, default)
+    if value is None:
+        raise ValueError(f"config.json has no {field!r}, which a BERT model needs")
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{field} {value!r} is not a whole number from 1 up")
+    return value
+
+
+def _epsilon(config: Mapping[str, Any]) -> float:
+    value = config.get("layer_norm_eps", 1e-12)
+    if not isinstance(value, float | int) or not 0 < value < math.inf:
+        raise ValueError(f"layer_norm_eps {value!r} is not a number above 0")
+    return float(value)
 
 
 def stem(ops: TensorOps, cfg: BertConfig, batch: Batch) -> Rows:

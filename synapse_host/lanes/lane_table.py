@@ -17,10 +17,8 @@ class LaneTable:
     def __iter__(self) -> Iterator[Lane]:
         return iter(sorted(self._lanes.values(), key=lambda lane: lane.model.model_id))
 
-    def add(self, lane: Lane) -> None:
-        """Register ``lane``; its id must be free."""
-        if lane.model.model_id in self._lanes:
-            raise ValueError(f"lane {lane.model.model_id!r} is already registered")
+    def put(self, lane: Lane) -> None:
+        """Register ``lane``, in the place of the one with its id where there is one."""
         self._lanes[lane.model.model_id] = lane
 
     def discard(self, model_id: str) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -18,8 +19,14 @@ from synapse_host.lanes.model_preparation import prepare_model, resolve_files
 from synapse_host.lanes.registered_model import RegisteredModel
 
 
+class Enter(Protocol):
+    """Hears the states of a load as they begin, with what is known by then."""
+
+    def __call__(self, state: str, **facts: str) -> None: ...
+
+
 class ModelRegistrar:
-    """Registers models: prepares, stores and gives each its lane."""
+    """Registers models: prepares, loads and stores each, and gives it its lane."""
 
     def __init__(
         self,
@@ -38,18 +45,20 @@ class ModelRegistrar:
         #: Two loads of one id take turns, or both would find the id free.
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
-    async def register(self, request: LoadRequest, enter: Callable[[str], None]) -> Lane:
-        """Check everything about the request, store the model and return its lane, not yet loaded.
+    async def register(self, request: LoadRequest, enter: Enter) -> Lane:
+        """Check everything about the request, load the model, store it and return its lane.
 
-        ``enter`` is told the states resolving and validating as they begin. A model that is already registered as
-        exactly this keeps its lane; in any other case the old lane is unloaded first.
+        ``enter`` is told the states resolving, validating and loading. A model that is already registered as exactly
+        this keeps its lane; in any other case the old lane is unloaded first. A model that cannot be loaded or stored
+        leaves what was registered as it was.
 
         Raises:
             InvalidRequest: the engine, task, dtype, architecture or tokenizer does not fit.
             BackendUnavailable: the engine cannot run on this machine.
             ArtifactInvalid: a file is missing or is not what it should be.
             ModelInUse: requests or a probe hold the id's present lane.
-            StoreFailure: the model cannot be stored; what was registered before still is.
+            EngineCrashed: the worker could not load it.
+            StoreFailure: the model cannot be stored.
 
         """
         enter("resolving")
@@ -60,30 +69,40 @@ class ModelRegistrar:
             partial(prepare_model, request, files, description, created_ms=self._now_ms())
         )
         async with self._turns[model.model_id]:
-            return await self._lane_for(model)
+            enter("loading", model_id=model.model_id, fingerprint=model.fingerprint)
+            return await self._loaded(model)
 
     def open_lane(self, model: RegisteredModel) -> Lane:
-        """Give ``model`` its lane, not yet loaded; used at registration and, from the store, at start."""
+        """Give a stored ``model`` its lane, not yet loaded."""
         lane = Lane(model, self._runtime(model))
-        self._lanes.add(lane)
+        self._lanes.put(lane)
         return lane
 
-    async def _lane_for(self, model: RegisteredModel) -> Lane:
-        lane = self._lanes.find(model.model_id)
-        if lane is None:
-            await self._save(model)
-            return self.open_lane(model)
-        if replace(model, created_ms=lane.model.created_ms) == lane.model:
-            if lane.strikes.quarantined:
-                await lane.unload()
-            return lane
-        return await self._replace(lane, model)
+    async def _loaded(self, model: RegisteredModel) -> Lane:
+        present = self._lanes.find(model.model_id)
+        if present is None:
+            return await self._begin(model, None)
+        if replace(model, created_ms=present.model.created_ms) == present.model:
+            if present.strikes.quarantined:
+                await present.unload()
+            await present.load()
+            return present
+        async with present.replaced():
+            lane = await self._begin(model, present)
+        await present.close()
+        return lane
 
-    async def _replace(self, lane: Lane, model: RegisteredModel) -> Lane:
-        """The lane of ``model`` in the place of ``lane``; the store changes only once nothing can refuse any more."""
-        async with lane.replaced():
+    async def _begin(self, model: RegisteredModel, former: Lane | None) -> Lane:
+        """A lane for ``model``, in the table from now on, loaded and stored; ``former`` gets its place back if not."""
+        lane = self.open_lane(model)
+        try:
+            await lane.load()
             await self._save(model)
-        self._lanes.discard(lane.model.model_id)
-        new = self.open_lane(model)
-        await lane.close()
-        return new
+        except BaseException:
+            self._lanes.discard(model.model_id)
+            if former is not None:
+                self._lanes.put(former)
+            with anyio.CancelScope(shield=True):
+                await lane.close()
+            raise
+        return lane

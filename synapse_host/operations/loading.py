@@ -102,13 +102,11 @@ class LoadingService:
         return self._answer(job.to_wire())
 
     async def _run(self, job: ManagementJob, request: LoadRequest) -> None:
-        def enter(state: str) -> None:
+        def enter(state: str, **facts: str) -> None:
             job.state = state
+            job.facts.update(facts)
 
-        lane = await self.registrar.register(request, enter)
-        job.facts.update(model_id=lane.model.model_id, fingerprint=lane.model.fingerprint)
-        enter("loading")
-        await lane.load()
+        await self.registrar.register(request, enter)
         enter("ready")
 
     async def status(self, params: ModelStatusParams, context: RequestContext) -> Reply:
@@ -176,4 +174,10 @@ def _load_request(params: ModelLoadParams) -> LoadRequest:
 
 
 def _name_and_digest(spec: FileSpec) -> tuple[str, str | None]:
-    return (spec.url, spec.sha256) if isinstance(spec, DetailedFile) else (spec, None)
+    name, digest = (spec.url, spec.sha256) if isinstance(spec, DetailedFile) else (spec, None)
+    if "://" in name:
+        raise InvalidRequest(
+            f"file {name!r} is an address and source 'file' takes names below path; download it there and name it",
+            details={"file": name},
+        )
+    return name, digest

@@ -6,7 +6,6 @@ refusal of malformed parameters (readings 9 and 16).
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from synapse_host.errors import FlowScopeRefused, InvalidRequest, UnknownMethod
 from synapse_host.operations.contract_methods import CONTRACT_METHODS, MethodKind
+from synapse_host.operations.quoting import cut, quoted
 
-#: Faults of one request a message lists, and characters of an offending value it shows.
+#: Faults of one request a message lists.
 _LISTED_FAULTS = 3
-_SHOWN_CHARS = 80
-#: A megabyte of parameters must not become a megabyte of message.
-_BOUNDED = reprlib.Repr()
-_BOUNDED.maxstring = _BOUNDED.maxother = _BOUNDED.maxlong = _SHOWN_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +126,15 @@ def _check_flow(name: str, method: Method | None, flow_id: str) -> None:
     if kind != "query":
         said = "is not a declared method" if kind is None else "changes state"
         raise FlowScopeRefused(
-            f"method {name!r} {said} and flow {flow_id!r} may call queries only; send it on a route without a flow_id"
+            f"method {quoted(name)} {said} and flow {quoted(flow_id)} may call queries only; "
+            "send it on a route without a flow_id"
         )
 
 
 def _unknown_message(name: str) -> str:
     if name in CONTRACT_METHODS:
         return f"method {name!r} is not served by this version of the host; update it"
-    return f"no method is called {name!r}; see the reference page for the methods"
+    return f"no method is called {quoted(name)}; see the reference page for the methods"
 
 
 def _fault_message(method: Method, fault: ValidationError) -> str:
@@ -152,7 +149,7 @@ def _one_fault(method: Method, error: Mapping[str, Any]) -> str:
     field = _field_name(error["loc"])
     if error["type"] == "missing":
         return f"{field} is missing: add it"
-    shown = _shown(error["input"])
+    shown = quoted(error["input"])
     if error["type"] == "extra_forbidden":
         known = ", ".join(method.params.model_fields) if len(error["loc"]) == 1 else "see the reference page"
         return f"{field} = {shown} is an unknown field: remove it (known: {known or 'none'})"
@@ -160,11 +157,7 @@ def _one_fault(method: Method, error: Mapping[str, Any]) -> str:
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:
-    return "params" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-
-
-def _shown(value: object) -> str:
-    return _BOUNDED.repr(value)
+    return "params" + "".join(f"[{part}]" if isinstance(part, int) else f".{cut(part)}" for part in location)
 
 
 def _reason(message: str) -> str:

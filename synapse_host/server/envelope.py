@@ -14,6 +14,7 @@ import orjson
 
 from synapse_host.errors import EncodeFailed, InvalidRequest, SynapseError
 from synapse_host.framing import FrameTooLarge, frame_header
+from synapse_host.operations.quoting import cut, quoted
 from synapse_host.operations.registry import RawVectors, Reply
 from synapse_host.server.malformed import MalformedFrame, explain, kind_of
 
@@ -138,7 +139,7 @@ def _request(document: dict[str, Any]) -> Request:
     unknown = document.keys() - _FIELDS
     if unknown:
         raise MalformedFrame(
-            request_id, f"{min(unknown)!r} is no field of a request; send {', '.join(sorted(_FIELDS))}"
+            request_id, f"{quoted(min(unknown))} is no field of a request; send {', '.join(sorted(_FIELDS))}"
         )
     scope = document.get("scope")
     return Request(request_id, method, params, None if scope is None else _flow_id(request_id, scope))
@@ -149,12 +150,12 @@ def _flow_id(request_id: Any, scope: object) -> str | None:
         raise MalformedFrame(request_id, f"scope is {kind_of(scope)} but must be an object with flow_id")
     unknown = scope.keys() - {"flow_id"}
     if unknown:
-        raise MalformedFrame(request_id, f"scope.{min(unknown)} is no field of a scope; send flow_id alone")
+        raise MalformedFrame(request_id, f"scope.{cut(min(unknown))} is no field of a scope; send flow_id alone")
     flow_id = scope.get("flow_id")
     if flow_id is None:
         return None
     if type(flow_id) is not str or not flow_id:
-        raise MalformedFrame(request_id, f"scope.flow_id is {flow_id!r} but must be a non-empty string")
+        raise MalformedFrame(request_id, f"scope.flow_id is {quoted(flow_id)} but must be a non-empty string")
     return flow_id
 
 
@@ -164,10 +165,12 @@ def _hello(document: dict[str, Any]) -> Hello:
         raise MalformedFrame(None, 'a hello is {"hello": {"api": 1, "vectors": "f32" or "json"}} and nothing else')
     api = hello.get("api")
     if type(api) is not int or api != API_VERSION:
-        raise MalformedFrame(None, f"hello.api is {api!r} and this host speaks {API_VERSION}; use a client of that API")
+        raise MalformedFrame(
+            None, f"hello.api is {quoted(api)} and this host speaks {API_VERSION}; use a client of that API"
+        )
     vectors = hello.get("vectors", "json")
     if vectors not in ("json", "f32"):
-        raise MalformedFrame(None, f"hello.vectors is {vectors!r} but must be 'f32' or 'json'")
+        raise MalformedFrame(None, f"hello.vectors is {quoted(vectors)} but must be 'f32' or 'json'")
     return Hello(vectors)
 
 

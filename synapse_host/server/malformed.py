@@ -15,6 +15,8 @@ import orjson
 from synapse_host.errors import InvalidRequest
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+#: Characters shown on either side of where a frame stops being JSON.
+_EXCERPT = 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -38,7 +40,18 @@ def explain(frame: bytes, fault: Exception) -> MalformedFrame:
         if found is not None:
             request_id = document.get("id") if isinstance(document, dict) else None
             return MalformedFrame(_sendable(request_id), f"{found}; send well-formed Unicode")
-    return MalformedFrame(None, f"the frame is not UTF-8 JSON: {fault}; send one JSON object")
+    return MalformedFrame(
+        None, f"the frame is not UTF-8 JSON: {fault}, near {_near(frame, fault)}; send one JSON object"
+    )
+
+
+def _near(frame: bytes, fault: Exception) -> str:
+    """The few bytes where reading stopped, as ASCII."""
+    place = getattr(fault, "pos", 0)
+    try:
+        return ascii(frame.decode()[max(place - _EXCERPT, 0) : place + _EXCERPT])
+    except UnicodeDecodeError as broken:
+        return ascii(frame[max(broken.start - _EXCERPT, 0) : broken.start + _EXCERPT])
 
 
 def _find_surrogate(document: object) -> str | None:

@@ -26,9 +26,10 @@ class OutputPipe:
     async def read(self) -> bytes:
         """What the child has written, or none once every writer is gone."""
         while True:
+            # Waiting comes first: a child that never stops printing must not keep the loop from its other tasks.
+            await readable(self._read_end)
             with contextlib.suppress(BlockingIOError):
                 return os.read(self._read_end, _READ_BYTES)
-            await readable(self._read_end)
 
     def close_write_end(self) -> None:
         """Keep no writing end here, so that the end of the child's is seen."""

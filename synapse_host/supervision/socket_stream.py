@@ -35,10 +35,10 @@ class WorkerListener:
     async def accept(self) -> SocketStream:
         """The worker's connection."""
         while True:
+            await readable(self._socket)
             with contextlib.suppress(BlockingIOError):
                 connection, _ = self._socket.accept()
                 return SocketStream(connection)
-            await readable(self._socket)
 
     def close(self) -> None:
         """Stop listening and remove the file."""
@@ -68,9 +68,10 @@ class SocketStream:
     async def receive(self, max_bytes: int) -> bytes:
         """Between one byte and ``max_bytes``, or none at the end; raises ``OSError`` when the connection breaks."""
         while True:
+            # Waiting comes first: a peer that never stops sending must not keep the loop from its other tasks.
+            await readable(self._socket)
             with contextlib.suppress(BlockingIOError):
                 return self._socket.recv(max_bytes)
-            await readable(self._socket)
 
     def shut_reading(self) -> None:
         """Let reads end after what has arrived, whoever else may still hold the other side open."""

@@ -43,8 +43,8 @@ class WorkerProcess:
         cls, command: Sequence[str], worker_id: str, extra_env: Mapping[str, str], tasks: TaskGroup
     ) -> WorkerProcess:
         """Start ``command``; raises ``OSError`` when the system refuses."""
-        stdout, stderr = OutputPipe(), OutputPipe()
-        try:
+        with contextlib.ExitStack() as opened:
+            stdout, stderr = (opened.enter_context(contextlib.closing(OutputPipe())) for _ in range(2))
             process = await anyio.open_process(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -55,10 +55,7 @@ class WorkerProcess:
                 # A Ctrl-C in the host's terminal must reach the host alone, which drains its workers itself.
                 start_new_session=True,
             )
-        except BaseException:
-            stdout.close()
-            stderr.close()
-            raise
+            opened.pop_all()
         stdout.close_write_end()
         stderr.close_write_end()
         handle = cls(process, stdout, stderr)

@@ -7,6 +7,7 @@ Stdlib only.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -170,6 +171,20 @@ class LeavesAHolder(StubWorker):
         os._exit(8)
 
 
+class Floods(StubWorker):
+    """Prints without end, then reports progress without end."""
+
+    def embed(self, request: dict[str, Any], raw: bytes) -> None:
+        threading.Thread(target=self.print_without_end, daemon=True).start()
+        for completed in itertools.count(1):
+            self.reply(request, type="PROGRESS", completed=completed, phase="inference")
+
+    def print_without_end(self) -> None:
+        """Fill standard error."""
+        while True:
+            os.write(2, b"x" * 65536)
+
+
 class StallingProgress(StubWorker):
     """Reports the same completed count twice."""
 
@@ -320,6 +335,7 @@ MISBEHAVIOURS: dict[str, type[StubWorker]] = {
     "oversized_frame": OversizedFrame,
     "closes_socket": ClosesSocket,
     "leaves_a_holder": LeavesAHolder,
+    "floods": Floods,
     "stalling_progress": StallingProgress,
     "foreign_progress": ForeignProgress,
     "backward_phase": BackwardPhase,

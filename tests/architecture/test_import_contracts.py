@@ -29,6 +29,7 @@ TRESPASSES = {
     "families": ("synapse_host/families/trespass.py", "import synapse_host.owned_engine"),
     "engine": ("synapse_host/ops/trespass.py", "from synapse_host.server import session"),
     "plugins": ("synapse_owned_cpu/trespass.py", "from synapse_host.worker_protocol import messages"),
+    "walk": ("synapse_host/lanes/trespass.py", "from synapse_host.operations import registry"),
     "loaded_plugin": ("synapse_host/lanes/trespass.py", "from synapse_host.backends import loaded_plugin"),
 }
 

@@ -49,7 +49,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"family": "mamba"}, "model_unsupported", "'mamba' is not one of bert"),
     ({"dtype": "bf16"}, "config_invalid", "'bf16' is not one of f32"),
     ({"max_tokens": 49}, "config_invalid", "max_tokens 49 passes the 48 positions"),
-    ({"config": {"hidden_size": 12}}, "config_invalid", "no 'vocab_size'"),
+    ({"config": {k: v for k, v in TINY.config().items() if k != "vocab_size"}}, "config_invalid", "no 'vocab_size'"),
     ({"config": TINY.config() | {"hidden_act": "mish"}}, "config_invalid", "'mish'"),
     (
         {"config": TINY.config() | {"vocab_size": 62}},

@@ -71,6 +71,16 @@ async def test_an_exit_is_noticed_though_another_process_holds_the_connection(tm
         assert details_of(crashed.value)["exit"] == "status 8"
 
 
+async def test_a_worker_that_never_stops_talking_does_not_keep_the_host_from_stopping_it(tmp_path: Path) -> None:
+    async with running(misbehaving_spec(tmp_path, "floods")) as worker:
+        model_ref = await load(worker)
+        with anyio.move_on_after(0.2) as deadline:
+            await embed(worker, model_ref, [1])
+        assert deadline.cancelled_caught
+        await worker.stop(drain_s=0.1)
+        assert len(worker.output_tail()) > 1000
+
+
 async def test_an_abort_is_told_by_its_signal(tmp_path: Path) -> None:
     async with running(misbehaving_spec(tmp_path, "aborts")) as worker:
         model_ref = await load(worker)

@@ -22,12 +22,18 @@ PRECISIONS: dict[DType, str] = {"f32": "f32", "bf16": "bf16"}
 
 
 def compile_settings(dtype: DType, threads: int) -> dict[str, str]:
-    """Settings of one lane's graphs: one request at a time, on ``threads`` threads, in exactly ``dtype``."""
+    """Settings of one lane's graphs: one request at a time, on ``threads`` threads, in exactly ``dtype``.
+
+    Threads are not pinned: every worker would pin to the same cores, and this machine has other work. Nothing is
+    quantised behind our back.
+    """
     return {
         "INFERENCE_PRECISION_HINT": PRECISIONS[dtype],
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",
         "INFERENCE_NUM_THREADS": str(threads),
+        "ENABLE_CPU_PINNING": "NO",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
     }
 
 

@@ -17,6 +17,7 @@ from synapse_owned_cpu import plugin
 
 from synapse_host.hookspecs import DType
 from synapse_host.owned_engine import engine as engine_module
+from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import (
     EDGE_LENGTHS,
@@ -28,6 +29,7 @@ from synapse_host.testing.engine_runs import (
     vector_digest,
 )
 from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.tiny_models import TinyBert, write_model
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES = plugin.synapse_describe().dtypes
@@ -161,8 +163,6 @@ def test_every_length_from_1_to_512_has_one_set_of_bits(models: Any, dtype: DTyp
 def test_every_way_out_agrees_with_the_reference(
     tiny_directory: Path, dtype: DType, pooling: str, normalize: bool
 ) -> None:
-    from synapse_host.owned_engine import reference_plugin
-
     batch = batch_of(seeded_rows([1, 2, 16, 17, 40, 60], 97), pooling, normalize)  # type: ignore[arg-type]
     with loaded_model(reference_plugin, tiny_directory, max_tokens=64) as model:
         wanted = reference_plugin.synapse_embed(model, batch, ignore_progress)
@@ -174,9 +174,6 @@ def test_every_way_out_agrees_with_the_reference(
 
 @pytest.mark.parametrize("stored", ["f32", "bf16", "f16"])
 def test_checkpoints_of_every_floating_type_are_read_without_conversion(tmp_path: Path, stored: DType) -> None:
-    from synapse_host.owned_engine import reference_plugin
-    from synapse_host.testing.tiny_models import TinyBert, write_model
-
     write_model(tmp_path, TinyBert(9, hidden=32, layers=2, heads=4, intermediate=48, vocab=97, positions=64), stored)
     batch = batch_of(seeded_rows([3, 17, 50], 97))
     with loaded_model(reference_plugin, tmp_path, max_tokens=64) as model:
@@ -186,10 +183,21 @@ def test_checkpoints_of_every_floating_type_are_read_without_conversion(tmp_path
     assert np.abs(found - wanted).max() <= 2e-6
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_past_1024_tokens_runs_in_segments_and_agrees_with_the_reference(tmp_path: Path, dtype: DType) -> None:
+    write_model(tmp_path, TinyBert(6, hidden=16, layers=3, heads=2, intermediate=24, vocab=97, positions=2100))
+    batch = batch_of(seeded_rows([2099, 5], 97))
+    with loaded_model(reference_plugin, tmp_path, max_tokens=2100) as model:
+        wanted = reference_plugin.synapse_embed(model, batch, ignore_progress)
+    seen: list[int] = []
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=2100) as model:
+        found = plugin.synapse_embed(model, batch, lambda done, phase: seen.append(done))
+    assert seen == [1, 2, 3, 4]
+    assert np.abs(found - wanted).max() <= {"f32": 2e-6, "bf16": 0.03}[dtype]
+
+
 @pytest.fixture(scope="module")
 def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from synapse_host.testing.tiny_models import TinyBert, write_model
-
     path = tmp_path_factory.mktemp("tiny")
     write_model(path, TinyBert(8, hidden=32, layers=3, heads=4, intermediate=48, vocab=97, positions=64))
     return path

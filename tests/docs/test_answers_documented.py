@@ -1,0 +1,82 @@
+"""Real answers of every method against the page: each of their fields is named there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synapse_host.testing.documented_pages import PageRun
+from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.tiny_models import TinyBert, write_model
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text("utf-8")
+#: Objects whose keys are data, or are described elsewhere.
+OPEN = {"build_flags", "evidence", "error"}
+#: Certified in a moment.
+TINY = TinyBert(seed=6, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=64)
+
+
+def sections() -> dict[str, str]:
+    """Heading of the second level -> its text."""
+    parts = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def text_for(method: str) -> str:
+    """The section of a method with those it refers to."""
+    found = sections()
+    refers = {
+        "embed.query": ["The inference envelope"],
+        "embed.batch": ["The inference envelope", "embed.query"],
+        "model.status": ["model.load"],
+        "model.unload": ["model.status"],
+        "probe.status": ["probe.report"],
+    }
+    return "\n".join(found[name] for name in [method, *refers.get(method, [])])
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    """Every key of an answer, at any depth, but for open objects."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield key
+            if key not in OPEN:
+                yield from keys_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys_of(inner)
+
+
+@pytest.fixture(scope="session")
+def answers(
+    tutorial: PageRun, documented_host: RunningHost, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """One answer of each method, from a host that holds a certified model."""
+    assert tutorial.status == 0, tutorial.output
+    write_model(directory := tmp_path_factory.mktemp("tiny"), TINY, "f32")
+    with documented_host.client() as client:
+        load_model(client, directory, engine="cpu", model_id="tiny", certify=False)
+        probe = client.probe_start(["tiny"])
+        return {
+            "models.list": client.models_list(),
+            "probe.start": probe,
+            "probe.status": client.wait_for_probe(probe["job_id"]),
+            "probe.report": client.probe_report(),
+            "embed.query": client.call("embed.query", {"model": "minilm", "text": "a"}),
+            "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
+            "model.status": client.model_status(model_id="minilm"),
+            "model.unload": client.model_unload("minilm"),
+            "model.load": client.model_load(source="file", path="/nonexistent", engine="cpu"),
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", [heading for heading in sections() if "." in heading])
+def test_every_field_of_an_answer_is_named(method: str, answers: dict[str, dict[str, Any]]) -> None:
+    named = set(re.findall(r"`(?:[a-z]+\.)*([a-z0-9_]+)`", text_for(method))) | {"module_generation"}
+    assert set(keys_of(answers[method])) - named == set()
