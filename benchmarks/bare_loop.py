@@ -103,7 +103,9 @@ class _BareLoop:
         batches = [[place[row] for row in batch] for batch in job.batches]
         sent = sorted(number for batch in batches for number in batch)
         if sent != list(range(len(rows))):
-            raise ValueError(f"the host's worker was given {len(sent)} rows for {len(rows)} texts; it must be each once")
+            raise ValueError(
+                f"the host's worker was given {len(sent)} rows for {len(rows)} texts; it must be each once"
+            )
         return batches
 
 

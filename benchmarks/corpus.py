@@ -19,9 +19,9 @@ TEXTS = 1024
 LEAST_CHARS, MOST_CHARS = 20, 2000
 #: One token each in the vocabularies of BERT models, so that salted texts cost the same whatever the salt.
 _SALT_WORDS = (
-    "north south east west river stone cloud grain paper copper silver marble winter summer garden harbor "
-    "bridge market window castle forest island valley desert orange yellow purple violet circle square"
-).split()
+    "north", "south", "river", "stone", "cloud", "grain", "paper", "copper", "silver", "marble", "winter", "summer",
+    "garden", "harbor", "bridge", "market", "window", "castle", "forest", "island", "valley", "desert", "yellow",
+)  # fmt: skip
 _SALT_LENGTH = 2
 _QUERY_WORDS = 4
 

@@ -29,10 +29,11 @@ class RecordedHost:
 
     def take_batches(self) -> list[RecordedBatch]:
         """The batches the worker was given since the last call."""
-        data = self._record.read_bytes()
-        found = list(read_record(data[self._read :]))
-        self._read = len(data)
-        return found
+        with self._record.open("rb") as record:
+            record.seek(self._read)
+            data = record.read()
+        self._read += len(data)
+        return list(read_record(data))
 
     @property
     def pid(self) -> int:

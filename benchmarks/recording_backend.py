@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from synapse_host.hookspecs import BackendDescription, CapabilityEvidence, LoadSpec, hookimpl
 from synapse_owned_cpu import plugin as cpu
+
+from synapse_host.hookspecs import BackendDescription, CapabilityEvidence, LoadSpec, hookimpl
 
 if TYPE_CHECKING:
     from synapse_host.hookspecs import EmbedBatch, Progress, Vectors

@@ -63,7 +63,10 @@ class SideProcess(Generic[Job, Answer]):
 
 
 def _serve(
-    pipe: Connection, make: Callable[..., Callable[[object], object]], given: tuple[object, ...], named: dict[str, object]
+    pipe: Connection,
+    make: Callable[..., Callable[[object], object]],
+    given: tuple[object, ...],
+    named: dict[str, object],
 ) -> None:
     try:
         work = make(*given, **named)

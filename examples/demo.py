@@ -18,9 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 
-from synapse_host.cli.output import print_table, print_text, progress_bar
+from synapse_host.cli.output import print_text, progress_bar
 from synapse_host.cli.passages import Passage, nearest, read_passages
 from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
@@ -32,7 +31,7 @@ from synapse_host.testing.minilm import minilm_directory
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "minilm"
 QUESTIONS = (
-    "What happens when a worker process crashes?",
+    "What happens to a text that is longer than the model's limit?",
     "How can I be sure that two vectors come from the same model?",
     "Why does the host refuse a model that I have just loaded?",
 )
@@ -51,7 +50,7 @@ def running_host(home: Path) -> Iterator[Path]:
     log = home / "host.log"
     with log.open("wb") as errors:
         command = [sys.executable, "-m", "synapse_host", "serve"]
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=errors)  # noqa: S603
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=errors)
     try:
         socket = resolve_paths(environment).host_socket
         wait_until_it_answers(process, socket, log)
@@ -122,23 +121,24 @@ def answer(client: Client, question: str, passages: list[Passage], reply: EmbedR
 
 def print_envelope(reply: EmbedReply) -> None:
     """The identity that came with an answer."""
-    rows: list[tuple[str, Any]] = [
-        ("fingerprint", reply.fingerprint),
-        ("dims", reply.dims),
-        ("engine", json.dumps(reply.provenance["engine"])),
-        ("module_generation", reply.module_generation),
-        ("table_epoch", reply.table_epoch),
-        ("real_token_counts", list(reply.real_token_counts)),
-        ("truncated", [cut.truncated for cut in reply.truncations]),
-        ("content_sha256", reply.content_sha256[0]),
-    ]
-    print_table("6. What came with the last answer, beside the vector", ("field", "value"), rows)
+    engine = reply.provenance["engine"]
+    fields = {
+        "fingerprint": reply.fingerprint,
+        "engine": f"{engine['engine']} {engine['version']} {json.dumps(engine['build_flags'])}",
+        "dims": reply.dims,
+        "tokens": f"{reply.real_token_counts[0]}, cut: {'yes' if reply.truncations[0].truncated else 'no'}",
+        "content_sha256": reply.content_sha256[0],
+        "generation, epoch": f"{reply.module_generation}, {reply.table_epoch}",
+    }
+    print_text("\n6. What came with the last answer, beside its vector")
+    for name, value in fields.items():
+        print_text(f"   {name:<18} {value}")
 
 
 def run() -> None:
     """The whole demonstration."""
     # A short name: a socket's path may have 103 bytes.
-    with tempfile.TemporaryDirectory(prefix="synapse-demo-", dir="/tmp") as home:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="synapse-demo-", dir="/tmp") as home:
         print_text(f"1. Starting a host below {home}")
         with running_host(Path(home)) as socket, Client.connect(socket) as client:
             print_text("2. Loading all-MiniLM-L6-v2 on the cpu backend")
@@ -147,7 +147,6 @@ def run() -> None:
             print_text("5. Asking three questions; below each the nearest paragraphs with their cosine")
             for question in QUESTIONS:
                 last = answer(client, question, passages, reply)
-            print_text("")
             print_envelope(last)
         print_text("7. The host stopped with status 0, and its directory is gone")
 

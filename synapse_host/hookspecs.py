@@ -45,11 +45,24 @@ class BatchPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedSupport:
+    """Programs that hold several rows of different length side by side in a fixed number of columns.
+
+    ``widths`` are the columns a program may be compiled for, ``max_rows`` the most rows of one. Both go into HELLO.
+    """
+
+    widths: tuple[int, ...]
+    max_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class BackendDescription:
     """What a backend is, without touching its device.
 
     ``engine``, ``engine_version`` and ``build_flags`` are the identity sent in HELLO and folded into every
-    fingerprint. ``dtypes`` lists the activation types usable on this machine, the default first.
+    fingerprint. ``dtypes`` lists the activation types usable on this machine, the default first. ``batch_invariant``
+    promises that a row has the same bits alone, in any batch and at any place in it; the conformance suite holds a
+    backend to what it says.
     """
 
     backend: str
@@ -68,7 +81,9 @@ class BackendDescription:
     kernel_revision: str | None = None
     manifest_digest: str | None = None
     recommended_batch: BatchPolicy | None = None
+    packed: PackedSupport | None = None
     plugin_api: int = PLUGIN_API_VERSION
+    batch_invariant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,11 @@ class LoadSpec:
 
 
 class LoadedModel(Protocol):
-    """What ``synapse_load`` returns: opaque to the worker but for these facts."""
+    """What ``synapse_load`` returns: opaque to the worker but for these facts.
+
+    ``dims`` is the width of a vector, 0 for a model that makes none. One fact more is read where it is there:
+    ``grammar``, True for a model that obeys the grammar of ``synapse_generate``; without it the worker refuses one.
+    """
 
     dims: int
     buckets: Sequence[int] | None
@@ -182,10 +201,17 @@ class BackendHooks:
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)
+    def synapse_rerank_pairs(
+        self, model: LoadedModel, query: TokenIds, candidates: Sequence[TokenIds], progress: Progress
+    ) -> Vectors:
+        """Compose each pair of query and candidate as the model's own template says and score it; float32 [rows]."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
     def synapse_generate(
         self, model: LoadedModel, prompt: TokenIds, options: Mapping[str, Any], progress: Progress
     ) -> Generation:
-        """Decode greedily after ``prompt``; ``options`` holds ``max_tokens``."""
+        """Decode greedily after ``prompt``; ``options`` holds ``max_tokens`` and, where asked, ``grammar``."""
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)
@@ -206,6 +232,16 @@ class BackendHooks:
     @hookspec(firstresult=True)
     def synapse_evict_shape(self, model: LoadedModel, shape: int, progress: Progress) -> bool:
         """Drop one compiled sequence shape; True when it is gone (Neural Engine only)."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_admit_packed(self, model: LoadedModel, width: int, progress: Progress) -> Mapping[str, Any]:
+        """Compile and keep the packed program of ``width`` columns; return the inventory as ``synapse_admit_shape``."""
+        raise AssertionError("specification only")
+
+    @hookspec(firstresult=True)
+    def synapse_evict_packed(self, model: LoadedModel, width: int, progress: Progress) -> bool:
+        """Drop the packed program of ``width`` columns; True when it is gone."""
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import cast
 
 import anyio
 import anyio.to_thread
@@ -26,6 +27,7 @@ from synapse_host.certification.stored_rows import (
 )
 from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
 from synapse_host.lanes.backend_choice import BackendChoice
+from synapse_host.lanes.guarded_tasks import GuardedTasks
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.permits import DevicePermits
@@ -211,6 +213,11 @@ async def _read_tokenizer(model: RegisteredModel) -> ModelTokenizer:
     return await anyio.to_thread.run_sync(read_tokenizer, model)
 
 
+def _guarded(tasks: TaskGroup) -> TaskGroup:
+    # The rooms only ever start tasks; anyio lets nobody make a task group of one's own with that method.
+    return cast(TaskGroup, GuardedTasks(tasks))
+
+
 @asynccontextmanager
 async def open_host(settings: Settings) -> AsyncIterator[Host]:
     """A host with its store open and its lanes restored; closed when the block ends.
@@ -233,7 +240,7 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
             try:
                 # Jobs end before the lanes they use: a probe must not take its lane's stop for a fault of the engine.
                 async with anyio.create_task_group() as jobs:
-                    host = Host(settings, stores, machine, generation, epoch, tasks, jobs)
+                    host = Host(settings, stores, machine, generation, epoch, _guarded(tasks), _guarded(jobs))
                     await host.restore()
                     try:
                         yield host

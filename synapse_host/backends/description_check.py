@@ -15,6 +15,7 @@ from synapse_host.hookspecs import (
     CapabilityEvidence,
     DeviceClass,
     DType,
+    PackedSupport,
     RefusalReason,
     Task,
 )
@@ -22,7 +23,7 @@ from synapse_host.hookspecs import (
 _TEXTS = ("backend", "engine", "engine_version")
 _WORD_LISTS = {"tasks": get_args(Task), "dtypes": get_args(DType)}
 _NAME_LISTS = ("model_formats", "families", "platforms")
-_FLAGS = ("owned", "abort_capable")
+_FLAGS = ("owned", "abort_capable", "batch_invariant")
 _OPTIONAL_TEXTS = ("kernel_revision", "manifest_digest")
 
 
@@ -97,6 +98,7 @@ def _check_rest(value: BackendDescription) -> None:
     for field in _OPTIONAL_TEXTS:
         _require(_is_optional_text(getattr(value, field)), value, field, "non-empty text or None")
     _require(_is_batch(value.recommended_batch), value, "recommended_batch", "a BatchPolicy of positive integers")
+    _require(_is_packed(value.packed), value, "packed", "a PackedSupport of positive integers, or None")
     _require(type(value.plugin_api) is int, value, "plugin_api", "an integer")
 
 
@@ -105,7 +107,19 @@ def _is_batch(batch: Any) -> bool:
         return True
     if not isinstance(batch, BatchPolicy):
         return False
-    return all(type(count) is int and count > 0 for count in (batch.rows, batch.token_budget))
+    return all(map(_is_positive, (batch.rows, batch.token_budget)))
+
+
+def _is_packed(packed: Any) -> bool:
+    if packed is None:
+        return True
+    if not isinstance(packed, PackedSupport) or not _is_sequence(packed.widths) or not packed.widths:
+        return False
+    return all(map(_is_positive, (*packed.widths, packed.max_rows)))
+
+
+def _is_positive(count: Any) -> bool:
+    return type(count) is int and count > 0
 
 
 def _is_text(value: Any) -> bool:

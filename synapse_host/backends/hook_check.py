@@ -22,6 +22,8 @@ REQUIRED_HOOKS = (DESCRIBE, PROBE)
 MODEL_HOOKS = ("synapse_load", "synapse_unload")
 #: Task of a description -> the hook that does it.
 TASK_HOOKS = {"embed": "synapse_embed", "rerank": "synapse_rerank", "generate": "synapse_generate"}
+#: The hooks of a backend whose description has ``packed``.
+PACKED_HOOKS = ("synapse_admit_packed", "synapse_evict_packed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,15 @@ def task_faults(tasks: Collection[str], implemented: Collection[str]) -> list[st
         if hook in implemented and task not in tasks
     ]
     return faults
+
+
+def packed_faults(declared: bool, implemented: Collection[str]) -> list[str]:
+    """Where the packed programs of the description and the hooks that make them disagree."""
+    if declared:
+        missing = [hook for hook in PACKED_HOOKS if hook not in implemented]
+        return [f"packed is declared but {hook} is not implemented; implement it or drop packed" for hook in missing]
+    surplus = [hook for hook in PACKED_HOOKS if hook in implemented]
+    return [f"{hook} is implemented but packed is not declared; add it to synapse_describe" for hook in surplus]
 
 
 def _undecorated(attribute: Attribute) -> list[str]:

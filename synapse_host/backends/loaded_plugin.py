@@ -23,6 +23,7 @@ from synapse_host.backends.hook_check import (
     attribute_faults,
     hook_arguments,
     missing_required,
+    packed_faults,
     task_faults,
 )
 from synapse_host.hookspecs import (
@@ -83,6 +84,7 @@ def load_plugin(entry_name: str) -> LoadedPlugin:
     description = _describe(entry_name, attributes)
     hooks = {attribute.hook: attribute.value for attribute in attributes if attribute.options is not None}
     faults = attribute_faults(attributes) + missing_required(hooks) + task_faults(description.tasks, hooks)
+    faults += packed_faults(description.packed is not None, hooks)
     if faults:
         raise PluginRefused("hooks_invalid", _listed(entry_name, faults))
     _register(entry_name, module)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from synapse_host.backends.description_check import check_description, check_evidence
-from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence
+from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, PackedSupport
 
 #: Bytes of the line, its newline included (original facts 1.8: standard output is capped at 4096 bytes).
 MAX_REPORT_BYTES = 4096
@@ -104,11 +104,12 @@ def decode_report(line: bytes, backend: str) -> ProbeReport:
 
 def _read_description(value: Mapping[str, Any]) -> BackendDescription:
     given = dict(value)
-    batch = given.get("recommended_batch")
+    batch, packed = given.get("recommended_batch"), given.get("packed")
     for name, item in given.items():
         if isinstance(item, list):
             given[name] = tuple(item)
     given["recommended_batch"] = None if batch is None else BatchPolicy(**batch)
+    given["packed"] = None if packed is None else PackedSupport(tuple(packed["widths"]), packed["max_rows"])
     return BackendDescription(**given)
 
 
@@ -119,7 +120,9 @@ def _text(value: Mapping[str, Any], key: str) -> str:
     return text
 
 
-def _plain_fields(value: BackendDescription | CapabilityEvidence | BatchPolicy | None) -> dict[str, Any] | None:
+def _plain_fields(
+    value: BackendDescription | CapabilityEvidence | BatchPolicy | PackedSupport | None,
+) -> dict[str, Any] | None:
     if value is None:
         return None
     return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
@@ -127,7 +130,7 @@ def _plain_fields(value: BackendDescription | CapabilityEvidence | BatchPolicy |
 
 def _plain(value: Any) -> Any:
     """The value in JSON's own types; ``dataclasses.asdict`` would choke on a read-only mapping."""
-    if isinstance(value, BatchPolicy):
+    if isinstance(value, BatchPolicy | PackedSupport):
         return _plain_fields(value)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

@@ -26,6 +26,9 @@ from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.worker_protocol.messages import Load, Loaded, Unload
 
+#: Seconds a worker gets to end by itself when its lane closes. Admitted requests were awaited before.
+CLOSE_DRAIN_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class LaneRuntime:
@@ -131,11 +134,11 @@ class Residency:
             self.strikes.fault()
 
     async def close(self) -> None:
-        """Stop the worker and never start another."""
+        """Stop the worker and never start another; what it still computes is wanted by nobody."""
         self._retired = True
         serving, self.serving = self.serving, None
         if serving is not None:
-            await serving.worker.stop()
+            await serving.worker.stop(drain_s=CLOSE_DRAIN_S)
 
     async def _load(self, loading: Errand) -> None:
         try:

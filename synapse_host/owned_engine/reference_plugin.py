@@ -50,6 +50,7 @@ def synapse_describe() -> BackendDescription:
             engine=ENGINE, families=families, kernels=kernels, tolerances=TOLERANCES
         ),
         recommended_batch=BatchPolicy(rows=8, token_budget=1024),
+        batch_invariant=True,
     )
 
 

@@ -1,12 +1,15 @@
-"""The tensors of one checkpoint, mapped from the descriptor whose bytes were verified.
+"""The tensors of one checkpoint, taken from the descriptor whose bytes were verified.
 
-Nothing is copied or converted until a tensor is asked for in float32: numpy has no bfloat16, so an entry is the
-checkpoint's dtype, its shape and its raw bytes. The path of the file is never opened here.
+The bytes are read once into memory of our own. A mapping of the file would follow whoever writes into it: numbers would
+move under their fingerprint, and a file cut short would kill the process. Nothing is converted until a tensor is asked
+for in float32: numpy has no bfloat16, so an entry is the checkpoint's dtype, its shape and its raw bytes. The path of
+the file is never opened here.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +23,9 @@ from synapse_host.ops.weight_source import check_weight_shape
 #: Prefixes under which publishers store the same encoder; one of them is stripped, once.
 PREFIXES = ("model.", "bert.", "roberta.")
 
+#: Bytes read at once: small enough to stay in the processor's cache on their way.
+_READ_BYTES = 1 << 20
+
 #: numpy's types of the floating dtypes a checkpoint may hold; BF16 stays raw 16-bit words.
 _STORED: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -31,7 +37,7 @@ _STORED: Mapping[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor as the checkpoint holds it; ``data`` is a view of the mapping, not to be written."""
+    """One tensor as the checkpoint holds it; ``data`` is a view of memory that is not to be written."""
 
     name: str
     dtype: str
@@ -65,23 +71,24 @@ class StoredTensor:
 class CheckpointWeights:
     """Every tensor of a safetensors file, by name without its publisher's prefix."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], mapping: mmap.mmap | None = None) -> None:
+    def __init__(self, tensors: Mapping[str, StoredTensor], memory: mmap.mmap | None = None) -> None:
         self._tensors = dict(tensors)
-        self._mapping = mapping
+        self._memory = memory
 
     @classmethod
     def open(cls, fd: int, size: int) -> CheckpointWeights:
-        """Map ``size`` bytes of the open descriptor; the descriptor may be closed afterwards.
+        """Read ``size`` bytes of the open descriptor; the descriptor may be closed afterwards.
 
         Raises:
             ValueError: the header lies about the file (``SafetensorsFault``), or two tensors share a name.
-            OSError: the descriptor cannot be mapped.
+            OSError: the descriptor cannot be read.
 
         """
         header = read_safetensors_header(fd, size)
-        # Copy-on-write: compilers take constants only from writable memory. Nobody writes, so nothing is copied.
-        mapping = mmap.mmap(fd, size, access=mmap.ACCESS_COPY)
-        return cls(_stored(header, memoryview(mapping)), mapping)
+        # Anonymous and page-aligned; writable, because compilers take constants only from writable memory.
+        memory = mmap.mmap(-1, size)
+        _fill(memory, fd)
+        return cls(_stored(header, memoryview(memory)), memory)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -108,9 +115,20 @@ class CheckpointWeights:
         return self.entry(name).to_float32()
 
     def close(self) -> None:
-        """Forget every tensor; the file stays mapped until the last array over it is gone."""
+        """Forget every tensor; the memory stays until the last array over it is gone."""
         self._tensors.clear()
-        self._mapping = None
+        self._memory = None
+
+
+def _fill(memory: mmap.mmap, fd: int) -> None:
+    """Read the file from its start into ``memory``; raises ``ValueError`` when it is shorter."""
+    position = 0
+    while position < len(memory):
+        part = os.pread(fd, _READ_BYTES, position)
+        if not part:
+            raise ValueError(f"the file ends at byte {position} of {len(memory)}; load it when nothing writes to it")
+        memory[position : position + len(part)] = part[: len(memory) - position]
+        position += len(part)
 
 
 def _stored(header: Mapping[str, TensorEntry], view: memoryview) -> dict[str, StoredTensor]:

@@ -2,62 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import anyio
 
-from synapse_host.supervision.refusals import WorkerRefusal
+from synapse_host.supervision.reply_check import check_raw, check_reply
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.worker_fault import WorkerFault
 from synapse_host.worker_protocol.channel import Buffer, WorkerChannel
-from synapse_host.worker_protocol.codec import decode_response, encode
+from synapse_host.worker_protocol.codec import check_outgoing, decode_response, encode
 from synapse_host.worker_protocol.faults import ProtocolFault
-from synapse_host.worker_protocol.messages import (
-    EmbedBatchRequest,
-    Err,
-    Load,
-    Loaded,
-    Message,
-    Ping,
-    Pong,
-    ProgressReport,
-    Unload,
-    Unloaded,
-    VectorsHeader,
-)
+from synapse_host.worker_protocol.frame_budget import misfit
+from synapse_host.worker_protocol.messages import Message, ProgressReport
 from synapse_host.worker_protocol.progress import ProgressRule
 
 Reply = tuple[Message, bytes | None]
-
-#: Request -> the one reply, besides ERR, that ends it.
-_REPLIES: Mapping[type[Message], type[Message]] = {
-    Load: Loaded,
-    EmbedBatchRequest: VectorsHeader,
-    Unload: Unloaded,
-    Ping: Pong,
-}
-_F32_BYTES = 4
 
 
 class Exchange:
     """A request, where it stands, and what came of it; ``done`` is set when its reply is drained or will never come.
 
-    ``drained`` is called at that same moment, once, whether or not anyone still waits for the reply.
+    ``drained`` is called at that same moment, once, whether or not anyone still waits for the reply. ``dims`` is the
+    vector width of the model that is asked, where the host knows it.
     """
 
     def __init__(
-        self, message: Message, raw: Buffer | None, operation: str, drained: Callable[[], None] | None
+        self, message: Message, raw: Buffer | None, drained: Callable[[], None] | None = None, dims: int | None = None
     ) -> None:
         self.message = message
         self.payload = encode(message)
         self.raw = raw
-        self.operation = operation
-        self.req_id = str(getattr(message, "req_id", ""))
+        self.raw_bytes = 0 if raw is None else memoryview(raw).nbytes
+        self.dims = dims
         self.done = anyio.Event()
         self._drained = drained
         self._reply: Reply | None = None
         self._error: Exception | None = None
+
+    def problem(self, max_frame: int) -> str | None:
+        """Why the request must not be sent: the worker could not read it, or it or its answer would not fit a frame."""
+        try:
+            check_outgoing(self.message)
+        except ProtocolFault as fault:
+            return f"the request cannot be sent: {fault}"
+        if (self.raw is not None) != self.message.RAW:
+            return f"{self.message.TYPE} goes {'with' if self.message.RAW else 'without'} a raw frame"
+        return misfit(
+            self.message,
+            control_bytes=len(self.payload),
+            raw_bytes=self.raw_bytes,
+            dims=self.dims,
+            max_frame=max_frame,
+        )
 
     def finish(self, reply: Reply) -> None:
         """The reply has come and is drained."""
@@ -93,42 +89,17 @@ async def carry_out(exchange: Exchange, channel: WorkerChannel, windows: Silence
     """
     if channel.pending_bytes:
         raise ProtocolFault(f"{channel.pending_bytes} bytes arrived that no request asked for")
-    window = windows.window(exchange.operation, engine)
+    operation = exchange.message.OPERATION
+    window = windows.window(operation, engine)
     with anyio.CancelScope(deadline=anyio.current_time() + window) as silence:
         await channel.send(exchange.payload, exchange.raw)
-        rule = ProgressRule(exchange.req_id, exchange.operation)
-        while isinstance(message := decode_response(await channel.receive()), ProgressReport):
-            rule.accept(message)
-            window = windows.window(exchange.operation, engine, message.phase)
+        rule = ProgressRule(str(getattr(exchange.message, "req_id", "")), operation)
+        while isinstance(reply := decode_response(await channel.receive()), ProgressReport):
+            rule.accept(reply)
+            window = windows.window(operation, engine, reply.phase)
             silence.deadline = anyio.current_time() + window
-        _check_reply(exchange, message)
-        raw = await channel.receive() if message.RAW else None
-        _check_raw(message, raw)
-        return message, raw
+        check_reply(exchange.message, reply, sent_bytes=exchange.raw_bytes, dims=exchange.dims)
+        raw = await channel.receive() if reply.RAW else None
+        check_raw(exchange.message, reply, raw)
+        return reply, raw
     raise WorkerFault("silence", f"{exchange.message.TYPE} reported no completed work for {window:g} s")
-
-
-def _check_reply(exchange: Exchange, message: Message) -> None:
-    answered: Any = getattr(message, "req_id", None)
-    if isinstance(message, Err) and answered is None:
-        raise ProtocolFault(f"the worker could not read {exchange.message.TYPE}: {message.msg}")
-    if answered != exchange.req_id:
-        raise ProtocolFault(f"{message.TYPE} answers request {answered!r} while {exchange.req_id!r} is in flight")
-    if isinstance(message, Err):
-        raise WorkerRefusal(message.code, message.msg)
-    expected = _REPLIES[type(exchange.message)]
-    if not isinstance(message, expected):
-        raise ProtocolFault(f"{message.TYPE} answers {exchange.message.TYPE}, which {expected.TYPE} answers")
-    if isinstance(message, VectorsHeader) and isinstance(exchange.message, EmbedBatchRequest):
-        rows = len(exchange.message.items)
-        if message.n != rows:
-            raise ProtocolFault(f"VECTORS holds {message.n} rows for a batch of {rows}")
-
-
-def _check_raw(message: Message, raw: bytes | None) -> None:
-    if isinstance(message, VectorsHeader):
-        expected, actual = message.n * message.dims * _F32_BYTES, len(raw or b"")
-        if actual != expected:
-            raise ProtocolFault(
-                f"the frame after VECTORS has {actual} bytes; {message.n} rows of {message.dims} dims take {expected}"
-            )

@@ -16,6 +16,7 @@ from synapse_host.supervision.socket_stream import SocketStream, WorkerListener
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error
 from synapse_host.supervision.worker_process import WorkerProcess
 from synapse_host.supervision.worker_spec import WorkerSpec
+from synapse_host.worker_protocol.binding import bound_expectations
 from synapse_host.worker_protocol.channel import ChannelClosed, WorkerChannel
 from synapse_host.worker_protocol.codec import encode
 from synapse_host.worker_protocol.faults import HandshakeRefused, ProtocolFault
@@ -129,12 +130,9 @@ async def _exchange_hello(spec: WorkerSpec, nonce: str, channel: WorkerChannel) 
         payload = await channel.receive()
     if payload is None:
         raise WorkerFault("handshake_timeout", f"the worker sent no HELLO within {spec.hello_deadline_s} s")
+    manifest, kernel = bound_expectations(spec.engine, spec.expected_manifest, spec.expected_kernel)
     hello, ack = check_hello(
-        payload,
-        nonce=nonce,
-        host_max_frame=spec.max_frame,
-        expected_manifest=spec.expected_manifest,
-        expected_kernel=spec.expected_kernel,
+        payload, nonce=nonce, host_max_frame=spec.max_frame, expected_manifest=manifest, expected_kernel=kernel
     )
     if channel.pending_bytes:
         raise ProtocolFault(f"the worker sent {channel.pending_bytes} bytes more before HELLO_ACK")

@@ -5,15 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from synapse_host.errors import ArtifactInvalid, EngineCrashed, InvalidRequest, SynapseError
+from synapse_host.errors import (
+    EXCEPTIONS,
+    ArtifactInvalid,
+    BackendUnavailable,
+    EngineCrashed,
+    InvalidRequest,
+    SynapseError,
+)
 from synapse_host.worker_protocol.item_refusal import refused_item
 
 #: ERR codes about the model's files.
 _ARTIFACT_CODES = frozenset({"artifact_invalid", "package_digest_mismatch", "head_tensor_missing"})
 #: ERR codes about what was asked: the same request can never succeed on this worker.
 _REQUEST_CODES = frozenset(
-    {"config_invalid", "model_unsupported", "operation_mismatch", "unsupported_request", "invalid_request"}
+    {
+        "config_invalid",
+        "model_unsupported",
+        "operation_mismatch",
+        "unsupported_request",
+        "unknown_type",
+        "invalid_request",
+    }
 )
+#: ERR codes about this machine: what the engine runs on is not here, and no retry brings it.
+_MACHINE_CODES = frozenset({"backend_missing", "ane_private_api_unavailable"})
+#: ERR codes about room on the Neural Engine, which others will give up again.
+_ROOM_CODES = frozenset({"ane_lane_busy", "ane_resources_exhausted", "ane_residency_limit"})
 #: ERR codes about output that must not be served: permanent, and neither adding nor clearing a strike (reading 4).
 _OUTPUT_CODES = frozenset({"non_finite_output", "zero_output"})
 
@@ -46,6 +64,10 @@ def _error(refusal: WorkerRefusal, details: Mapping[str, Any]) -> SynapseError:
         return ArtifactInvalid(message, details=details)
     if refusal.code in _REQUEST_CODES:
         return InvalidRequest(message, details=details)
+    if refusal.code in _MACHINE_CODES:
+        return BackendUnavailable(message, details=details)
+    if refusal.code in _ROOM_CODES:
+        return EXCEPTIONS["ane_resources_exhausted"](message, details=details)
     if refusal.code in _OUTPUT_CODES:
         return EngineCrashed(message, details=details, error_class="permanent")
     return EngineCrashed(message, details=details)

@@ -25,7 +25,7 @@ from synapse_host.supervision.worker_fault import WorkerFault, crash_error
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.worker_protocol.channel import Buffer, ChannelClosed
 from synapse_host.worker_protocol.faults import ProtocolFault
-from synapse_host.worker_protocol.messages import Hello, Message, Shutdown
+from synapse_host.worker_protocol.messages import Hello, Loaded, Message, Shutdown, Unload
 
 #: Seconds a stopping worker gets for the request in hand and its exit, and then for SIGTERM, before SIGKILL.
 DRAIN_S = 10.0
@@ -46,6 +46,7 @@ class Worker:
         self._stream = launched.stream
         self._channel = launched.channel
         self._engine = str(launched.hello.engine["engine"])
+        self._dims: dict[str, int] = {}
         self._queue: deque[Exchange] = deque()
         self._current: Exchange | None = None
         self._wake = anyio.Event()
@@ -88,24 +89,27 @@ class Worker:
         message: Message,
         raw: Buffer | None = None,
         *,
-        operation: str,
+        operation: str | None = None,
         drained: Callable[[], None] | None = None,
     ) -> Reply:
         """Send ``message`` and the raw frame that belongs to it; return the reply and its raw frame.
 
-        Requests wait their turn in order. ``raw`` must not change until the reply is here. ``operation`` chooses the
-        silence window: ``load``, ``embed``, ``unload`` or ``ping``. ``drained`` is called exactly once, without
-        arguments and from the event loop, when the worker is no longer busy with this request: when the reply is
-        drained, the worker is dead, or the request was never sent. Hang guards on it that must outlive a cancelled
-        caller.
+        Requests wait their turn in order. ``raw`` must not change until the reply is here. The message decides the
+        operation, and so the silence window; whoever names ``operation`` must name that one. ``drained`` is called
+        exactly once, without arguments and from the event loop, when the worker is no longer busy with this request:
+        when the reply is drained, the worker is dead, or the request was never sent. Hang guards on it that must
+        outlive a cancelled caller.
 
         Raises:
             EngineCrashed: the worker is or went dead, broke the protocol or was silent for longer than its window.
-            InvalidRequest: a frame would pass the negotiated size; nothing was sent.
+            InvalidRequest: the message is none a worker takes, or a frame of it or of its answer would pass the
+                negotiated size; nothing was sent.
             WorkerRefusal: the worker answered ERR and serves on.
 
         """
-        exchange = Exchange(message, raw, operation, drained)
+        if operation not in (None, message.OPERATION):
+            raise ValueError(f"{message.TYPE} is operation {message.OPERATION!r}, not {operation!r}")
+        exchange = Exchange(message, raw, drained, self._dims.get(str(getattr(message, "model_ref", None))))
         refusal = self._refusal(exchange)
         if refusal is not None:
             exchange.fail(refusal)
@@ -125,7 +129,7 @@ class Worker:
         """
         if not self._stopping and self.fault is None:
             self._stopping = True
-            self._submit(Exchange(Shutdown(), None, "shutdown", None))
+            self._submit(Exchange(Shutdown(), None))
         with anyio.move_on_after(drain_s):
             await self.closed.wait()
         if not self.closed.is_set():
@@ -140,11 +144,8 @@ class Worker:
             return self._crash(self.fault)
         if self._stopping:
             return self._crash(WorkerFault("stopped", "the worker is stopping; load the model again"))
-        longest = max(len(exchange.payload), 0 if exchange.raw is None else memoryview(exchange.raw).nbytes)
-        if longest > self.max_frame:
-            what = f"{exchange.message.TYPE} needs a frame of {longest} bytes"
-            return InvalidRequest(f"{what} and the worker takes at most {self.max_frame}; send fewer or shorter items")
-        return None
+        problem = exchange.problem(self.max_frame)
+        return None if problem is None else InvalidRequest(problem)
 
     def _submit(self, exchange: Exchange) -> None:
         self._queue.append(exchange)
@@ -185,13 +186,22 @@ class Worker:
         try:
             if isinstance(exchange.message, Shutdown):
                 await self._shut_down(exchange)
-            exchange.finish(await carry_out(exchange, self._channel, self.spec.silence, self._engine))
+            reply = await carry_out(exchange, self._channel, self.spec.silence, self._engine)
+            self._remember(exchange.message, reply[0])
+            exchange.finish(reply)
         except WorkerRefusal as refusal:
             exchange.fail(refusal)
         except ChannelClosed as closed:
             raise WorkerFault("exited", f"{closed} during {exchange.message.TYPE}") from closed
         except (ProtocolFault, FrameTooLarge) as fault:
             raise WorkerFault("protocol_fault", str(fault)) from fault
+
+    def _remember(self, request: Message, reply: Message) -> None:
+        """Keep how wide the vectors of each loaded model are."""
+        if isinstance(reply, Loaded):
+            self._dims[reply.model_ref] = reply.dims
+        elif isinstance(request, Unload):
+            self._dims.pop(request.model_ref, None)
 
     async def _shut_down(self, exchange: Exchange) -> NoReturn:
         await self._channel.send(exchange.payload)

@@ -15,15 +15,16 @@ from synapse_host.worker_protocol.messages import ACCEPT_DEADLINE_S, DEFAULT_MAX
 class WorkerSpec:
     """One worker to start.
 
-    ``socket_path`` comes from ``socket_paths.worker_socket_path``. An expectation of None is not checked. ``command``
-    replaces the program and its backend argument; ``--socket`` and ``--nonce`` are appended to it all the same.
-    Durations are seconds, ``max_frame`` bytes.
+    ``socket_path`` comes from ``socket_paths.worker_socket_path``. An expectation of None is not checked, and neither
+    is one of an ``engine`` that is never bound. ``command`` replaces the program and its backend argument; ``--socket``
+    and ``--nonce`` are appended to it all the same. Durations are seconds, ``max_frame`` bytes.
     """
 
     backend: str
     worker_id: str
     socket_path: Path
     max_frame: int = DEFAULT_MAX_FRAME
+    engine: str | None = None
     expected_manifest: str | None = None
     expected_kernel: str | None = None
     accept_deadline_s: float = ACCEPT_DEADLINE_S

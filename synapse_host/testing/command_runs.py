@@ -23,7 +23,7 @@ def opctl_command(*arguments: str) -> list[str]:
 
 
 def environment_of(home: Path | str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with another ``SYNAPSE_HOME``, and output buffered as it is for a user."""
+    """The environment of this process with another ``SYNAPSE_HOME``, and output buffered as it is for a user."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return {**inherited, "SYNAPSE_HOME": str(home), **(extra or {})}
 

@@ -33,7 +33,9 @@ class RunningHost:
         self._environment = {**os.environ, "SYNAPSE_HOME": str(home), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
+        #: Set when the host listens, or has ended without.
         self._ready = threading.Event()
+        self._listening = False
 
     @property
     def socket(self) -> Path:
@@ -49,6 +51,7 @@ class RunningHost:
     def start(self) -> RunningHost:
         """Start and wait until it listens; raises ``AssertionError`` with its output when it does not."""
         self._ready.clear()
+        self._listening = False
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "synapse_host", "serve"],
             env=self._environment,
@@ -58,8 +61,9 @@ class RunningHost:
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
-        assert self._ready.wait(START_DEADLINE_S), "".join(self.output)
-        assert self._process.poll() is None, "".join(self.output)
+        if not self._ready.wait(START_DEADLINE_S) or not self._listening:
+            self.kill()
+            raise AssertionError("".join(self.output))
         return self
 
     def stop(self) -> int:
@@ -93,6 +97,7 @@ class RunningHost:
             for line in lines:
                 self.output.append(line)
                 if line.startswith(_READY):
+                    self._listening = True
                     self._ready.set()
         self._ready.set()
 

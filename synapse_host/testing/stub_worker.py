@@ -1,8 +1,8 @@
 """A well-behaved worker without an engine: ``python -m synapse_host.testing.stub_worker BACKEND --socket P --nonce N``.
 
 Stdlib only, and it shares no code with the real worker or the host: a second reading of worker protocol v3 to hold
-the first against. LOAD takes any path; ``dims`` of runtime_config says how wide its vectors are (4 without it). A
-vector depends on the tokens of its own row alone.
+the first against. LOAD takes any path; ``dims`` of runtime_config says how wide its vectors are (4 without it). What
+it answers is in ``stub_answers``.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ import os
 import socket
 import struct
 import sys
-from array import array
 from typing import Any
+
+from synapse_host.testing.stub_answers import ANSWERS, StubModels, StubRefusal
 
 _LENGTH = struct.Struct("<I")
 _MAX_FRAME = 64 * 1024 * 1024
-_DEFAULT_DIMS = 4
-
-
-def stub_vector(tokens: list[int], dims: int) -> list[float]:
-    """The vector of one row: small exact fractions, none of them zero."""
-    mark = sum((place + 1) * token for place, token in enumerate(tokens)) % 8191
-    return [((mark + 31 * axis) % 127 + 1) / 128 for axis in range(dims)]
+#: Requests with a raw frame after them.
+RAW_REQUESTS = frozenset({"EMBED_BATCH", "RERANK", "RERANK_SEQUENCES", "GENERATE"})
 
 
 class StubWorker:
@@ -33,8 +29,7 @@ class StubWorker:
         self.nonce = nonce
         self.socket_path = socket_path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.models: dict[str, int] = {}
-        self.loads = 0
+        self.models = StubModels()
 
     def run(self) -> int:
         """Serve until SHUTDOWN or the end of the connection; returns the exit status."""
@@ -45,16 +40,20 @@ class StubWorker:
             return 1
         while (payload := self.receive()) is not None:
             request = json.loads(payload)
-            if request["type"] == "SHUTDOWN" and self.shut_down():
-                return 0
-            raw = self.receive() if request["type"] == "EMBED_BATCH" else None
+            if request["type"] == "SHUTDOWN":
+                if self.shut_down():
+                    return 0
+                continue
+            raw = self.receive() if request["type"] in RAW_REQUESTS else None
             self.handle(request, raw or b"")
         return 0
 
     def hello(self) -> dict[str, Any]:
         """The fields of HELLO."""
         engine = {"engine": "stub", "version": "1", "build_flags": {}}
-        return {"v": 3, "nonce": self.nonce, "engine": engine, "pid": os.getpid(), "max_frame": _MAX_FRAME}
+        packed = {"widths": [256], "max_rows": 8}
+        frame = {"pid": os.getpid(), "max_frame": _MAX_FRAME}
+        return {"v": 3, "nonce": self.nonce, "engine": engine, "packed": packed, **frame}
 
     def send_hello(self) -> None:
         """Open the conversation."""
@@ -66,51 +65,22 @@ class StubWorker:
 
     def handle(self, request: dict[str, Any], raw: bytes) -> None:
         """Answer one request."""
-        kind = request["type"]
-        if kind == "LOAD":
-            self.load(request)
-        elif kind == "EMBED_BATCH":
-            self.embed(request, raw)
-        elif kind == "UNLOAD":
-            self.unload(request)
-        elif kind == "PING":
-            self.reply(request, type="PONG", rss_mb=1, models_loaded=len(self.models))
+        self.respond(request, *self.fields(request, raw))
 
-    def load(self, request: dict[str, Any]) -> None:
-        """Answer LOAD."""
-        self.loads += 1
-        model_ref = f"stub-{self.loads}"
-        self.models[model_ref] = int(request["runtime_config"].get("dims", _DEFAULT_DIMS))
-        self.reply(request, type="LOADED", model_ref=model_ref, dims=self.models[model_ref], cold_load_ms=0)
+    def fields(self, request: dict[str, Any], raw: bytes) -> tuple[dict[str, Any], bytes | None]:
+        """The fields of the reply beside ``req_id``, and the raw frame of those that have one."""
+        try:
+            if request["type"] not in ANSWERS:
+                raise StubRefusal("unsupported_request", f"the stub does not answer {request['type']}")
+            return ANSWERS[request["type"]](self.models, request, raw)
+        except StubRefusal as refusal:
+            return {"type": "ERR", "code": refusal.code, "msg": str(refusal)}, None
 
-    def embed(self, request: dict[str, Any], raw: bytes) -> None:
-        """Answer EMBED_BATCH."""
-        if request["model_ref"] not in self.models:
-            text = f"model_ref {request['model_ref']!r} is not loaded here"
-            self.reply(request, type="ERR", code="model_not_loaded", msg=text)
-            return
-        header, vectors = self.vectors(request, raw)
-        self.reply(request, **header)
-        self.send(vectors)
-
-    def unload(self, request: dict[str, Any]) -> None:
-        """Answer UNLOAD."""
-        self.models.pop(request["model_ref"], None)
-        self.reply(request, type="UNLOADED")
-
-    def vectors(self, request: dict[str, Any], raw: bytes) -> tuple[dict[str, Any], bytes]:
-        """The header and the raw frame of VECTORS."""
-        tokens = struct.unpack(f"<{len(raw) // 4}i", raw)
-        dims = self.models[request["model_ref"]]
-        values = array("f")
-        start = 0
-        for item in request["items"]:
-            row = list(tokens[start : start + item["n_tokens"]])
-            values.extend(stub_vector(row, dims))
-            start += item["n_tokens"]
-        if sys.byteorder == "big":
-            values.byteswap()
-        return {"type": "VECTORS", "dims": dims, "n": len(request["items"])}, values.tobytes()
+    def respond(self, request: dict[str, Any], fields: dict[str, Any], payload: bytes | None) -> None:
+        """Send the frames of a reply."""
+        self.reply(request, **fields)
+        if payload is not None:
+            self.send(payload)
 
     def reply(self, request: dict[str, Any], **fields: Any) -> None:
         """Send a control frame that answers ``request``."""

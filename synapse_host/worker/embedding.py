@@ -12,6 +12,7 @@ import numpy as np
 from synapse_host.hookspecs import EmbedBatch, PluginError, Pooling, Progress
 from synapse_host.worker.loading import Resident
 from synapse_host.worker.plugin_seam import Plugin
+from synapse_host.worker.token_rows import counted_ids
 from synapse_host.worker_protocol.item_refusal import refusal_text
 from synapse_host.worker_protocol.messages import EmbedBatchRequest
 
@@ -19,27 +20,19 @@ if TYPE_CHECKING:
     from synapse_host.hookspecs import Vectors
 
 _POOLINGS = ("mean", "cls", "last")
-#: Bytes of one token id (i32) and of one vector component (f32) on the wire.
-_ELEMENT_BYTES = 4
 
 
-def embed(
-    plugin: Plugin, resident: Resident, request: EmbedBatchRequest, raw: bytes, max_frame: int, progress: Progress
-) -> memoryview:
+def embed(plugin: Plugin, resident: Resident, request: EmbedBatchRequest, raw: bytes, progress: Progress) -> memoryview:
     """The little-endian f32 rows of every item, in order.
 
     Raises:
-        PluginError: ``invalid_request`` for a batch that does not fit together or whose answer would pass
-            ``max_frame``; ``non_finite_output`` or ``zero_output`` naming the first such item.
+        PluginError: ``invalid_request`` for a batch that does not fit together; ``non_finite_output`` or
+            ``zero_output`` naming the first such item.
 
     """
     batch = _batch(request, raw)
-    rows = len(request.items)
-    if rows * resident.dims * _ELEMENT_BYTES > max_frame:
-        answer = f"{rows} vectors of {resident.dims} dims"
-        raise PluginError("invalid_request", f"{answer} pass the frame limit of {max_frame} bytes; send fewer items")
     vectors = plugin.hook("synapse_embed")(model=resident.model, batch=batch, progress=progress)
-    _check_shape(vectors, (rows, resident.dims))
+    _check_shape(vectors, (len(request.items), resident.dims))
     _check_values(vectors, batch)
     return np.ascontiguousarray(vectors, dtype="<f4").data.cast("B")
 
@@ -53,12 +46,7 @@ def _batch(request: EmbedBatchRequest, raw: bytes) -> EmbedBatch:
         raise PluginError("invalid_request", "EMBED_BATCH has no items; send at least one")
     if 0 in counts:
         raise PluginError("invalid_request", refusal_text(names[counts.index(0)], "n_tokens is 0; send at least one"))
-    if sum(counts) * _ELEMENT_BYTES != len(raw):
-        raise PluginError(
-            "invalid_request",
-            f"raw frame of {len(raw)} bytes does not hold the {sum(counts)} token ids of {len(counts)} items",
-        )
-    ids = np.frombuffer(raw, dtype="<i4")
+    ids = counted_ids(request, raw)
     return EmbedBatch(ids, counts, names, cast("Pooling", request.pooling), request.normalize)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from synapse_host.hookspecs import BackendDescription, DType, LoadedModel, LoadSpec, PluginError, Progress
@@ -15,12 +15,18 @@ from synapse_host.worker_protocol.messages import Load
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """One loaded model and the descriptor it was loaded from, open as long as the model is."""
+    """One loaded model and the descriptor it was loaded from, open as long as the model is.
+
+    ``shapes`` and ``packed_widths`` are what was compiled for it since, for backends that admit such.
+    """
 
     model: LoadedModel
     descriptor: int
     dims: int
     buckets: list[int] | None
+    operation: str = "embed"
+    shapes: set[int] = field(default_factory=set)
+    packed_widths: set[int] = field(default_factory=set)
 
 
 class ResidentModels:
@@ -35,6 +41,11 @@ class ResidentModels:
     def __len__(self) -> int:
         return len(self._residents)
 
+    @property
+    def by_ref(self) -> Mapping[str, Resident]:
+        """What is loaded, by ``model_ref``."""
+        return self._residents
+
     def load(self, request: Load, progress: Progress) -> tuple[str, Resident]:
         """Verify, load and keep one model; raises ``PluginError``, or whatever the hook raises."""
         _check_supported(request, self._description)
@@ -43,7 +54,7 @@ class ResidentModels:
         try:
             spec = _load_spec(request, config, descriptor)
             model = self._plugin.hook("synapse_load")(spec=spec, progress=progress)
-            resident = _resident(model, descriptor)
+            resident = _resident(model, descriptor, _operation(request))
         except BaseException:
             os.close(descriptor)
             raise
@@ -71,7 +82,7 @@ class ResidentModels:
 
 def _check_supported(request: Load, description: BackendDescription) -> None:
     config = request.runtime_config
-    operation = config.get("operation", "embed")
+    operation = _operation(request)
     if operation not in description.tasks:
         raise PluginError("operation_mismatch", _not_served(description, "operation", operation, description.tasks))
     formats, families, dtypes = description.model_formats, description.families, description.dtypes
@@ -83,6 +94,10 @@ def _check_supported(request: Load, description: BackendDescription) -> None:
     dtype = _required(config, "dtype")
     if dtype not in dtypes:
         raise PluginError("config_invalid", _not_served(description, "dtype", dtype, dtypes))
+
+
+def _operation(request: Load) -> str:
+    return request.runtime_config.get("operation", "embed")
 
 
 def _not_served(description: BackendDescription, what: str, value: str, served: tuple[str, ...]) -> str:
@@ -112,12 +127,17 @@ def _load_spec(request: Load, config: dict[str, Any], descriptor: int) -> LoadSp
     )
 
 
-def _resident(model: Any, descriptor: int) -> Resident:
+def _resident(model: Any, descriptor: int, operation: str) -> Resident:
     dims = getattr(model, "dims", None)
-    if not isinstance(dims, int) or dims < 1:
+    if not isinstance(dims, int) or dims < (1 if operation == "embed" else 0):
         raise TypeError(f"synapse_load returned a {type(model).__name__} whose dims is {dims!r}; return a LoadedModel")
     buckets = getattr(model, "buckets", None)
-    return Resident(model, descriptor, dims, None if buckets is None else [int(bucket) for bucket in buckets])
+    ladder = None if buckets is None else [int(bucket) for bucket in buckets]
+    if ladder and min(ladder) < 1:
+        raise TypeError(
+            f"synapse_load returned a {type(model).__name__} with the bucket {min(ladder)}; buckets hold tokens"
+        )
+    return Resident(model, descriptor, dims, ladder, operation)
 
 
 def _required(pairs: Mapping[str, str], key: str) -> str:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from typing import Any
 
+from synapse_host.framing import FrameTooLarge
 from synapse_host.hookspecs import BackendDescription
 from synapse_host.worker.connection import HostConnection
 from synapse_host.worker.frame_reader import FrameReader
 from synapse_host.worker.hook_calls import HookCalls
 from synapse_host.worker.plugin_seam import Plugin
+from synapse_host.worker.refusal_frame import refusal_frame
 from synapse_host.worker_protocol.codec import decode_hello_ack, decode_request
 from synapse_host.worker_protocol.faults import ProtocolFault
-from synapse_host.worker_protocol.messages import PROTOCOL_VERSION, Err, Hello, Shutdown
+from synapse_host.worker_protocol.messages import PROTOCOL_VERSION, Hello, Message, Shutdown
 
 EXIT_OK, EXIT_PROTOCOL, EXIT_REFUSED, EXIT_HOST_GONE = 0, 71, 72, 73
 
@@ -51,7 +54,13 @@ def hello_of(description: BackendDescription, nonce: str, max_frame: int) -> Hel
         max_frame,
         description.manifest_digest,
         description.kernel_revision,
+        _packed_of(description),
     )
+
+
+def _packed_of(description: BackendDescription) -> dict[str, Any] | None:
+    packed = description.packed
+    return None if packed is None else {"widths": [*packed.widths], "max_rows": packed.max_rows}
 
 
 def _shake_hands(connection: HostConnection, nonce: str, description: BackendDescription) -> bool:
@@ -76,15 +85,22 @@ def _serve_requests(connection: HostConnection, plugin: Plugin, description: Bac
         if isinstance(request, Shutdown):
             break
         reader.begin_work()
-        raw = reader.next_raw() if request.RAW else None
-        reply, vectors = calls.answer(request, raw)
-        connection.send(reply, vectors)
+        answer_request(connection, calls, request, reader.next_raw() if request.RAW else None)
     return EXIT_OK
+
+
+def answer_request(connection: HostConnection, calls: HookCalls, request: Message, raw: bytes | None) -> None:
+    """Send the one reply to ``request``: what it asked for, or ERR."""
+    reply, payload = calls.answer(request, raw)
+    try:
+        connection.send(reply, payload)
+    except FrameTooLarge as problem:
+        connection.send(calls.too_large(request, problem))
 
 
 def _give_up(connection: HostConnection, fault: ProtocolFault) -> int:
     """Tell the host why, without a request id: frame boundaries can no longer be trusted."""
     sys.stderr.write(f"protocol fault: {fault}\n")
     with contextlib.suppress(OSError):
-        connection.send(Err("invalid_request", str(fault)))
+        connection.send(refusal_frame("invalid_request", str(fault), None, connection.max_frame))
     return EXIT_PROTOCOL

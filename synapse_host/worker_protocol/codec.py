@@ -7,16 +7,14 @@ connection are released together, so a surprise means one of them is broken.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, NoReturn, TypeVar
 
 from synapse_host.worker_protocol.faults import ProtocolFault
+from synapse_host.worker_protocol.field_checks import FIELD_CHECKS, FieldCheck
 from synapse_host.worker_protocol.messages import REQUESTS, RESPONSES, Hello, HelloAck, Message
 
-#: Counters and sizes of the protocol are u64 at most.
-_U64_MAX = 2**64 - 1
 #: How much of an offending value an error message repeats.
 _SHOWN_CHARS = 80
 
@@ -28,7 +26,6 @@ def _refuse_constant(name: str) -> NoReturn:
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
-Check = Callable[[Any], bool]
 M = TypeVar("M", bound=Message)
 
 
@@ -73,18 +70,23 @@ def decode_fields(kind: type[M], wire: Mapping[str, Any], what: str) -> M:
     layout = _LAYOUTS[kind]
     for name in wire:
         if name not in layout and name != "type":
-            raise ProtocolFault(f"{what} carries the unknown field {name!r}; known are {', '.join(layout)}")
+            raise ProtocolFault(f"{what} carries the unknown field {_shown(name)}; known are {', '.join(layout)}")
     values = {}
-    for name, (check, annotation, required) in layout.items():
+    for name, (check, required) in layout.items():
         value = wire.get(name, MISSING)
         if value is MISSING:
             if required:
-                raise ProtocolFault(f"{what} lacks the field {name!r}, which must be {annotation}")
-        elif not check(value):
-            raise ProtocolFault(f"{what} field {name!r} is {_shown(value)}, which is not {annotation}")
+                raise ProtocolFault(f"{what} lacks the field {name!r}, which must be {check.words}")
+        elif not check.accepts(value):
+            raise ProtocolFault(f"{what} field {name!r} is {_shown(value)}, which is not {check.words}")
         else:
             values[name] = value
     return kind(**values)
+
+
+def check_outgoing(message: Message) -> None:
+    """Raise ``ProtocolFault`` when ``message`` is one the other side would refuse, before a byte of it is sent."""
+    decode_fields(type(message), message.to_wire(), message.TYPE)
 
 
 def _decode_tagged(payload: bytes, kinds: Mapping[str, type[Message]], role: str) -> Message:
@@ -96,66 +98,12 @@ def _decode_tagged(payload: bytes, kinds: Mapping[str, type[Message]], role: str
     return decode_fields(kind, wire, kind.TYPE)
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _U64_MAX
-
-
-def _is_flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _is_object(value: Any) -> bool:
-    return type(value) is dict
-
-
-def _is_text_map(value: Any) -> bool:
-    return type(value) is dict and all(type(item) is str for item in value.values())
-
-
-def _is_counts(value: Any) -> bool:
-    return type(value) is list and all(map(_is_count, value))
-
-
-def _is_items(value: Any) -> bool:
-    return type(value) is list and all(map(_is_item, value))
-
-
-def _is_item(value: Any) -> bool:
-    return type(value) is dict and len(value) == 2 and _is_text(value.get("id")) and _is_count(value.get("n_tokens"))
-
-
-def _is_phase(value: Any) -> bool:
-    return value in ("setup", "inference", "control") and type(value) is str
-
-
-#: Annotation of a message field -> the check of its JSON value.
-_CHECKS: Mapping[str, Check] = {
-    "str": _is_text,
-    "int": _is_count,
-    "bool": _is_flag,
-    "float": _is_number,
-    "Mapping[str, Any]": _is_object,
-    "Mapping[str, str]": _is_text_map,
-    "list[int]": _is_counts,
-    "list[dict[str, Any]]": _is_items,
-    "Literal['setup', 'inference', 'control']": _is_phase,
-}
-
-
-def _layout(kind: type[Message]) -> dict[str, tuple[Check, str, bool]]:
+def _layout(kind: type[Message]) -> dict[str, tuple[FieldCheck, bool]]:
+    """Field name -> its check, and whether it must be there."""
     layout = {}
     for item in fields(kind):
-        annotation = str(item.type).replace('"', "'").removesuffix(" | None")
         required = item.default is MISSING and item.default_factory is MISSING
-        layout[item.name] = (_CHECKS[annotation], annotation, required)
+        layout[item.name] = (FIELD_CHECKS[str(item.type).removesuffix(" | None")], required)
     return layout
 
 

@@ -7,10 +7,7 @@ from typing import Any
 
 from synapse_host.worker_protocol import codec
 from synapse_host.worker_protocol.faults import HandshakeRefused, ProtocolFault
-from synapse_host.worker_protocol.messages import PROTOCOL_VERSION, Hello, HelloAck
-
-#: Below this many bytes per frame not even an ERR with its text fits.
-SMALLEST_MAX_FRAME = 4096
+from synapse_host.worker_protocol.messages import PROTOCOL_VERSION, SMALLEST_MAX_FRAME, Hello, HelloAck
 
 
 def check_hello(
@@ -62,7 +59,6 @@ def _check_version(wire: Mapping[str, Any]) -> None:
 def _read_fields(wire: Mapping[str, Any]) -> Hello:
     try:
         hello = codec.decode_fields(Hello, wire, "HELLO")
-        _check_engine(hello.engine)
     except ProtocolFault as fault:
         raise HandshakeRefused("malformed_hello", str(fault)) from fault
     if hello.max_frame < SMALLEST_MAX_FRAME:
@@ -70,16 +66,6 @@ def _read_fields(wire: Mapping[str, Any]) -> Hello:
             "malformed_hello", f"HELLO max_frame {hello.max_frame} is below the least of {SMALLEST_MAX_FRAME} bytes"
         )
     return hello
-
-
-def _check_engine(engine: Mapping[str, Any]) -> None:
-    flags = engine.get("build_flags")
-    texts = [engine.get("engine"), engine.get("version")]
-    if isinstance(flags, dict) and all(isinstance(text, str) and text for text in texts):
-        texts.extend(flags.values())
-        if all(isinstance(text, str) for text in texts):
-            return
-    raise ProtocolFault(f"HELLO engine {dict(engine)!r} is not {{engine, version, build_flags}} of texts")
 
 
 def _check_bound(code: str, field: str, actual: str | None, expected: str | None) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from synapse_host.client.blocking_client import Client
-from synapse_host.errors import ArtifactInvalid, EngineCrashed, InvalidRequest, SubstitutionRejected, SynapseError
+from synapse_host.errors import ArtifactInvalid, InvalidRequest, SubstitutionRejected
 from synapse_host.testing.refusal import refusal
 from synapse_host.testing.running_host import RunningHost, load_model
 from synapse_host.testing.spoiled_models import with_config, with_tensors
@@ -26,7 +26,12 @@ ARTIFACT = "file expected_sha256 actual_sha256 expected_size actual_size recover
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHost]:
-    with RunningHost(tmp_path_factory.mktemp("changed-files")) as running:
+    """A host that has certified both models; certification belongs to the fingerprint, whatever its id."""
+    home = tmp_path_factory.mktemp("changed-files")
+    with RunningHost(home) as running, running.client() as client:
+        for name, model in (("one", TINY), ("two", OTHER)):
+            write_model(home / name, model)
+            load_model(client, home / name, engine="reference", model_id=name)
         yield running
 
 
@@ -38,9 +43,9 @@ def client(host: RunningHost) -> Iterator[Client]:
 
 @pytest.fixture
 def directory(tmp_path: Path, client: Client) -> Path:
-    """A sound model, loaded as ``changing`` and certified."""
+    """A sound model, loaded as ``changing``."""
     write_model(tmp_path / "model", TINY)
-    load_model(client, tmp_path / "model", engine="reference", model_id=MODEL)
+    load_model(client, tmp_path / "model", engine="reference", model_id=MODEL, certify=False)
     return tmp_path / "model"
 
 
@@ -115,7 +120,7 @@ def test_a_load_that_fails_leaves_the_model_of_its_id_as_it_was(client: Client, 
     write_model(broken, OTHER)
     spoil(broken)
     with pytest.raises(expected):
-        load_model(client, broken, engine="reference", model_id=MODEL)
+        load_model(client, broken, engine="reference", model_id=MODEL, certify=False)
     after = client.embed_query(MODEL, TEXT)
     assert after.fingerprint == before.fingerprint
     np.testing.assert_array_equal(after.vectors, before.vectors)
@@ -125,7 +130,7 @@ def test_a_load_that_fails_leaves_the_model_of_its_id_as_it_was(client: Client, 
 def test_another_model_under_the_same_id_is_another_identity(client: Client, directory: Path) -> None:
     before = client.embed_query(MODEL, TEXT)
     write_model(directory.parent / "other", OTHER)
-    status = load_model(client, directory.parent / "other", engine="reference", model_id=MODEL)
+    status = load_model(client, directory.parent / "other", engine="reference", model_id=MODEL, certify=False)
     after = client.embed_query(MODEL, TEXT)
     assert after.fingerprint == status["fingerprint"] != before.fingerprint
     assert not np.array_equal(after.vectors, before.vectors)
@@ -140,13 +145,9 @@ def test_two_loads_of_one_id_at_once_end_in_one_of_them(host: RunningHost, clien
         client.model_load(source="file", path=str(tmp_path / name), engine="reference", model_id="raced")["job_id"]
         for name in ("one", "two", "one", "two")
     ]
-    ended = []
-    for job in jobs:
-        try:
-            ended.append(client.wait_for_load(job)["fingerprint"])
-        except SynapseError as error:
-            assert not isinstance(error, EngineCrashed), error.to_wire()
+    ended = [client.wait_for_load(job)["fingerprint"] for job in jobs]
+    assert len(set(ended)) == 2
     (row,) = [row for row in client.models_list()["models"] if row["model_id"] == "raced"]
-    assert row["fingerprints"] == ended[-1:]
+    assert row["fingerprints"][0] in ended
     assert row["state"] == "ready"
     assert host.process.poll() is None

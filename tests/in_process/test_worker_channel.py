@@ -66,7 +66,7 @@ VECTORS = frame(struct.pack("<2f", 1.0, 2.0))
 
 def request() -> Exchange:
     message = EmbedBatchRequest("e", "m", "mean", True, [{"id": "a", "n_tokens": 1}])
-    return Exchange(message, struct.pack("<i", 7), "embed", None)
+    return Exchange(message, struct.pack("<i", 7))
 
 
 async def test_a_request_and_its_raw_frame_leave_together() -> None:
@@ -153,7 +153,7 @@ async def test_bytes_alone_do_not_renew_the_window() -> None:
 
 async def test_guards_are_let_go_once_when_the_reply_is_drained() -> None:
     calls: list[str] = []
-    exchange = Exchange(request().message, b"", "embed", lambda: calls.append("drained"))
+    exchange = Exchange(request().message, b"", lambda: calls.append("drained"))
     assert calls == []
     exchange.finish((VectorsHeader("e", 2, 1), b""))
     assert calls == ["drained"]

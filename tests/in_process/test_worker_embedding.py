@@ -29,11 +29,11 @@ class OneHook:
         return self.answer(batch)
 
 
-def run(plugin: OneHook, rows: int = 2, dims: int = 3, max_frame: int = 1 << 20) -> memoryview:
+def run(plugin: OneHook, rows: int = 2, dims: int = 3) -> memoryview:
     items = [{"id": f"doc {row}", "n_tokens": row + 1} for row in range(rows)]
     request = EmbedBatchRequest("e", "m", "cls", False, items)
     raw = np.arange(sum(range(1, rows + 1)), dtype="<i4").tobytes()
-    return embed(plugin, Resident(object(), -1, dims, None), request, raw, max_frame, lambda *_: None)  # type: ignore[arg-type]
+    return embed(plugin, Resident(object(), -1, dims, None), request, raw, lambda *_: None)  # type: ignore[arg-type]
 
 
 def test_the_hook_gets_ids_counts_and_names() -> None:
@@ -50,15 +50,6 @@ def test_rows_leave_in_order_whatever_their_memory_layout() -> None:
     for layout in (values, np.asfortranarray(values), np.repeat(values, 2, axis=1)[:, ::2]):
         raw = run(OneHook(lambda _, layout=layout: layout))
         assert np.frombuffer(raw, dtype="<f4").tolist() == [1, 2, 3, 4, 5, 6]
-
-
-def test_an_answer_past_the_frame_limit_is_refused_before_it_is_computed() -> None:
-    plugin = OneHook(lambda _: np.ones((2, 3), dtype=np.float32))
-    assert len(run(plugin, max_frame=24)) == 24
-    with pytest.raises(PluginError, match=r"2 vectors of 3 dims.*23 bytes") as refused:
-        run(plugin, max_frame=23)
-    assert refused.value.code == "invalid_request"
-    assert len(plugin.batches) == 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

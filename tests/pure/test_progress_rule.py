@@ -6,8 +6,10 @@ import pytest
 
 from synapse_host.worker.progress_sender import LEAST_INTERVAL_S, ProgressSender
 from synapse_host.worker_protocol.faults import ProtocolFault
-from synapse_host.worker_protocol.messages import Message, ProgressReport
+from synapse_host.worker_protocol.messages import REQUESTS, Message, ProgressReport
 from synapse_host.worker_protocol.progress import ProgressRule
+
+CONTROL = {"ANE_ADMIT_SHAPE", "ANE_EVICT_SHAPE", "PACKED_ADMIT", "PACKED_EVICT", "UNLOAD"}
 
 
 def _accept(operation: str, *reports: tuple[int, Any]) -> None:
@@ -37,10 +39,15 @@ def test_setup_never_follows_inference() -> None:
         _accept("load", (1, "inference"), (2, "setup"))
 
 
-@pytest.mark.parametrize(("operation", "phase"), [("embed", "control"), ("load", "control"), ("unload", "setup")])
-def test_control_belongs_to_control_operations_alone(operation: str, phase: str) -> None:
-    with pytest.raises(ProtocolFault, match=f"'{phase}'.*'{operation}'"):
+@pytest.mark.parametrize("wire_type", REQUESTS)
+@pytest.mark.parametrize("phase", ["setup", "inference", "control"])
+def test_control_belongs_to_unloading_admission_and_eviction_alone(wire_type: str, phase: str) -> None:
+    operation = REQUESTS[wire_type].OPERATION
+    if (phase == "control") == (wire_type in CONTROL):
         _accept(operation, (1, phase))
+    else:
+        with pytest.raises(ProtocolFault, match=f"'{phase}'.*'{operation}'"):
+            _accept(operation, (1, phase))
 
 
 def test_another_requests_progress_is_refused() -> None:

@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error, describe_exit
+from synapse_host.worker.refusal_frame import refusal_frame
+from synapse_host.worker_protocol.codec import decode_response, encode
+from synapse_host.worker_protocol.field_checks import LONGEST_REQ_ID
 from synapse_host.worker_protocol.item_refusal import refusal_text, refused_item
-from synapse_host.worker_protocol.messages import ERR_CODES
+from synapse_host.worker_protocol.messages import ERR_CODES, SMALLEST_MAX_FRAME, Err
 
 EXPECTED = {
     "artifact_invalid": "artifact_invalid",
@@ -18,6 +21,12 @@ EXPECTED = {
     "operation_mismatch": "invalid_request",
     "unsupported_request": "invalid_request",
     "invalid_request": "invalid_request",
+    "unknown_type": "invalid_request",
+    "backend_missing": "backend_unavailable",
+    "ane_private_api_unavailable": "backend_unavailable",
+    "ane_lane_busy": "ane_resources_exhausted",
+    "ane_resources_exhausted": "ane_resources_exhausted",
+    "ane_residency_limit": "ane_resources_exhausted",
 }
 
 
@@ -36,6 +45,12 @@ def test_bad_output_is_permanent_and_names_the_item(code: str) -> None:
     assert error.to_wire()["safe_to_retry_same_request"] is False
     assert "retry_after_ms" not in error.to_wire()
     assert error.details == {"reason": code, "item_id": "doc 7"}
+
+
+@pytest.mark.parametrize("code", ["ane_lane_busy", "ane_resources_exhausted", "ane_residency_limit"])
+def test_room_on_the_neural_engine_comes_back(code: str) -> None:
+    wire = to_synapse_error(WorkerRefusal(code, "")).to_wire()
+    assert (wire["class"], wire["retry_after_ms"], wire["safe_to_retry_same_request"]) == ("transient", 250, True)
 
 
 def test_a_failed_inference_is_transient() -> None:
@@ -75,3 +90,30 @@ def test_a_crash_carries_what_a_diagnosis_needs() -> None:
         "retry_after_ms": 250,
         "details": {"worker_id": "w", "reason": "silence", "exit": "signal SIGKILL", "output_tail": "stderr: x\n"},
     }
+
+
+@given(
+    st.text(), st.sampled_from(["x", "\n", "ä", "\U0001f4a5"]), st.integers(0, 5000), st.sampled_from(["oom", "luck"])
+)
+def test_a_refusal_fits_the_smallest_frame_whatever_its_text(text: str, filler: str, times: int, code: str) -> None:
+    req_id = "\U0001f4a5" * LONGEST_REQ_ID
+    err = refusal_frame(code, text + filler * times, req_id, SMALLEST_MAX_FRAME)
+    payload = encode(err)
+    assert len(payload) <= SMALLEST_MAX_FRAME
+    assert decode_response(payload) == err
+    assert err.code in ERR_CODES
+
+
+def test_a_refusal_that_fits_is_kept_whole() -> None:
+    assert refusal_frame("oom", "x" * 3000, "r-1", SMALLEST_MAX_FRAME) == Err("oom", "x" * 3000, "r-1")
+
+
+def test_a_code_of_a_plugins_own_moves_into_the_text() -> None:
+    assert refusal_frame("out_of_luck", "not today", "r", 4096) == Err(
+        "inference_failed", "out_of_luck: not today", "r"
+    )
+
+
+def test_a_shortened_refusal_still_names_its_item() -> None:
+    err = refusal_frame("oom", refusal_text("7", "x" * 10_000), "r", SMALLEST_MAX_FRAME)
+    assert refused_item(err.msg) == "7"

@@ -11,7 +11,7 @@ import pytest
 from synapse_host.errors import EngineCrashed
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.testing.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_worker import stub_vector
+from synapse_host.testing.stub_answers import stub_vector
 from synapse_host.worker_protocol.messages import Ping
 
 pytestmark = pytest.mark.anyio

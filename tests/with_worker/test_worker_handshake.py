@@ -13,7 +13,7 @@ from synapse_host.errors import EngineCrashed, InvalidRequest
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_worker import stub_vector
+from synapse_host.testing.stub_answers import stub_vector
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from synapse_host.supervision.worker import Worker
 from synapse_host.testing.gate import Gate
 from synapse_host.testing.process_watch import wait_until_gone
 from synapse_host.testing.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_worker import stub_vector
+from synapse_host.testing.stub_answers import stub_vector
 from synapse_host.worker_protocol.messages import Ping, Pong, Unload, Unloaded
 
 pytestmark = pytest.mark.anyio

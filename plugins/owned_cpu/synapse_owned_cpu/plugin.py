@@ -53,6 +53,7 @@ def synapse_describe() -> BackendDescription:
             engine=ENGINE, families=families, kernels=kernels, tolerances=TOLERANCES
         ),
         recommended_batch=RECOMMENDED_BATCH,
+        batch_invariant=True,
     )
 
 

@@ -1,0 +1,125 @@
+"""The models the suite loads: tiny ones made from a seed, or the one in a directory the author names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from synapse_host.hookspecs import BackendDescription
+from synapse_host.testing.tiny_models import TinyBert, write_safetensors
+from synapse_host.worker_protocol.messages import Load
+
+#: The longest row the suite sends to a model that would take more; the edge after it is then 513 tokens.
+LONGEST_ROW = 512
+#: Many tokens make a file of 4 MiB, so that a copy of the weights which stays behind is seen in resident memory. More
+#: positions than ``LONGEST_ROW``, so that a row past the limit is refused for the limit and not for lack of a position.
+SEEDED = TinyBert(1, hidden=32, layers=2, heads=4, intermediate=48, vocab=32_768, positions=520)
+#: Families the suite can make a model of.
+SEEDED_FAMILIES = ("bert",)
+SEEDED_FORMAT = "safetensors-package"
+_WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+
+
+class NoModel(Exception):
+    """The suite has no model for this backend; the message says what to name with ``--model``."""
+
+
+@dataclass(frozen=True)
+class ModelUnderTest:
+    """The files of one model and what the suite must know of it.
+
+    ``vocab_size`` is None when no config.json says it. ``seeded`` tells a model of ours from an author's.
+    """
+
+    artifact: Path
+    config_file: Path | None
+    format: str
+    family: str
+    vocab_size: int | None
+    max_tokens: int
+    seeded: bool
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the artifact."""
+        return _sha256(self.artifact)
+
+    def load_request(self, req_id: str, dtype: str, /, **changes: str) -> Load:
+        """A LOAD of this model; ``changes`` replaces ``digest``, ``format`` or pairs of runtime_config."""
+        pairs = {
+            "family": self.family,
+            "dtype": dtype,
+            "max_tokens": str(self.max_tokens),
+            "operation": "embed",
+            "pooling": "mean",
+            "normalize": "true",
+            "threads": "0",
+        }
+        if self.config_file is not None:
+            pairs |= {"config_path": str(self.config_file), "config_digest": _sha256(self.config_file)}
+        digest, kind = changes.pop("digest", self.digest), changes.pop("format", self.format)
+        return Load(req_id, str(self.artifact), digest, kind, pairs | changes)
+
+    def with_config(self, folder: Path, config: Mapping[str, Any]) -> ModelUnderTest:
+        """The same weights under another config.json, which is written into ``folder``."""
+        file = folder / "config.json"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        return replace(self, config_file=file)
+
+    def with_artifact(self, file: Path) -> ModelUnderTest:
+        """The same configuration over another weight file."""
+        return replace(self, artifact=file)
+
+
+def seeded_model(folder: Path, description: BackendDescription, seed: int) -> ModelUnderTest:
+    """A tiny model of a family the backend serves, written into ``folder``; raises ``NoModel`` when there is none."""
+    family = next((name for name in SEEDED_FAMILIES if name in description.families), None)
+    if family is None or SEEDED_FORMAT not in description.model_formats:
+        raise NoModel(
+            f"backend {description.backend!r} serves families {', '.join(description.families) or 'none'} in formats "
+            f"{', '.join(description.model_formats) or 'none'}; the suite makes {', '.join(SEEDED_FAMILIES)} in "
+            f"{SEEDED_FORMAT} only: name a directory with a small model of yours by --model"
+        )
+    model = replace(SEEDED, seed=seed)
+    folder.mkdir(parents=True)
+    write_safetensors(folder / "model.safetensors", model.tensors())
+    (folder / "config.json").write_text(json.dumps(model.config()), encoding="utf-8")
+    return ModelUnderTest(
+        folder / "model.safetensors", folder / "config.json", SEEDED_FORMAT, family, model.vocab, LONGEST_ROW, True
+    )
+
+
+def model_in(directory: Path, description: BackendDescription) -> ModelUnderTest:
+    """The model in ``directory``: one file of weights, and config.json when there is one.
+
+    The family is the config's ``model_type`` where the backend declares it and the first declared one otherwise.
+    Raises ``NoModel``.
+    """
+    weights = sorted(path for path in directory.glob("*") if path.suffix in _WEIGHT_SUFFIXES)
+    if len(weights) != 1:
+        raise NoModel(
+            f"--model {str(directory)!r} holds {len(weights)} files of weights ({', '.join(_WEIGHT_SUFFIXES)}); "
+            "name a directory with exactly one"
+        )
+    config_file = directory / "config.json"
+    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
+    declared = config.get("model_type")
+    family = declared if declared in description.families else next(iter(description.families), "")
+    return ModelUnderTest(
+        weights[0],
+        config_file if config else None,
+        description.model_formats[0],
+        family,
+        config.get("vocab_size"),
+        min(LONGEST_ROW, config.get("max_position_embeddings", LONGEST_ROW)),
+        False,
+    )
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

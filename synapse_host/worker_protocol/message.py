@@ -1,0 +1,45 @@
+"""What a control message is, and the names of the shapes its fields take; the checks of both stand in ``field_checks``.
+
+Stdlib only: a worker starts with this module, so it must be cheap to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias
+
+# A field is annotated with the name of its shape, and the codec finds the check by that name.
+ReqId: TypeAlias = str
+U32: TypeAlias = int
+Share: TypeAlias = float
+Phase: TypeAlias = Literal["setup", "inference", "control"]
+FinishReason: TypeAlias = Literal["stop", "length"]
+EngineFields: TypeAlias = Mapping[str, Any]
+PackedFields: TypeAlias = Mapping[str, Any]
+TextMap: TypeAlias = Mapping[str, str]
+Items: TypeAlias = list[dict[str, Any]]
+TokenCounts: TypeAlias = list[dict[str, int]]
+Inventory: TypeAlias = Mapping[str, Any]
+ShapeTable: TypeAlias = Mapping[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One control frame. ``TYPE`` is its tag; ``RAW`` says whether exactly one raw frame follows.
+
+    ``OPERATION`` is what a request counts as for progress and silence windows; replies have none.
+    """
+
+    TYPE: ClassVar[str] = ""
+    RAW: ClassVar[bool] = False
+    OPERATION: ClassVar[str] = ""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object; fields that are None are left out."""
+        wire: dict[str, Any] = {"type": self.TYPE} if self.TYPE else {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is not None:
+                wire[item.name] = value
+        return wire

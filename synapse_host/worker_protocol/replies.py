@@ -1,0 +1,111 @@
+"""What a worker answers, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from synapse_host.worker_protocol.message import FinishReason, Inventory, Message, Phase, ReqId, ShapeTable, Share
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Message):
+    """Answer to LOAD; ``buckets`` is the ladder of padded lengths where the backend has one."""
+
+    TYPE: ClassVar[str] = "LOADED"
+    req_id: ReqId
+    model_ref: str
+    dims: int
+    cold_load_ms: int
+    buckets: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VectorsHeader(Message):
+    """Answer to EMBED_BATCH; exactly n * dims little-endian f32 follow in one raw frame."""
+
+    TYPE: ClassVar[str] = "VECTORS"
+    RAW: ClassVar[bool] = True
+    req_id: ReqId
+    dims: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scores(Message):
+    """Answer to RERANK and RERANK_SEQUENCES; one little-endian f32 per candidate follows in one raw frame."""
+
+    TYPE: ClassVar[str] = "SCORES"
+    RAW: ClassVar[bool] = True
+    req_id: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Message):
+    """Answer to GENERATE; ``generated_token_ids`` is left out when nothing was generated."""
+
+    TYPE: ClassVar[str] = "TEXT"
+    req_id: ReqId
+    text: str
+    n_prompt: int
+    n_gen: int
+    finish_reason: FinishReason
+    generated_token_ids: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted(Message):
+    """Answer to ANE_ADMIT_SHAPE and PACKED_ADMIT: everything of that model that is compiled now."""
+
+    TYPE: ClassVar[str] = "ADMITTED"
+    req_id: ReqId
+    inventory: Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted(Message):
+    """Answer to ANE_EVICT_SHAPE and PACKED_EVICT."""
+
+    TYPE: ClassVar[str] = "EVICTED"
+    req_id: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded(Message):
+    """Answer to UNLOAD."""
+
+    TYPE: ClassVar[str] = "UNLOADED"
+    req_id: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class Pong(Message):
+    """Answer to PING; ``ane_resident_shapes`` holds the admitted shapes by model reference."""
+
+    TYPE: ClassVar[str] = "PONG"
+    req_id: ReqId
+    rss_mb: int
+    models_loaded: int
+    placement_share: Share | None = None
+    buckets: list[int] | None = None
+    ane_resident_shapes: ShapeTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReport(Message):
+    """Completed work within the current request; renews its silence window."""
+
+    TYPE: ClassVar[str] = "PROGRESS"
+    req_id: ReqId
+    completed: int
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Err(Message):
+    """A typed refusal; ``req_id`` is absent only when the request could not be read."""
+
+    TYPE: ClassVar[str] = "ERR"
+    code: str
+    msg: str
+    req_id: ReqId | None = None
