@@ -36,10 +36,12 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class HashModel:
-    """What ``synapse_load`` returns: the two facts the worker reads, and the key of the hash."""
+    """What ``synapse_load`` returns: the two facts the worker reads, the key of the hash, and what a row may hold."""
 
     dims: int
     key: bytes
+    vocab_size: int
+    max_tokens: int
     buckets: Sequence[int] | None = None
 
     def token_vector(self, token_id: int) -> Vector:
@@ -66,6 +68,7 @@ def synapse_describe() -> BackendDescription:
         owned=False,
         abort_capable=False,
         plugin_api=PLUGIN_API,
+        batch_invariant=True,
     )
 
 
@@ -90,12 +93,18 @@ def synapse_probe_capability() -> CapabilityEvidence:
 @hookimpl
 def synapse_load(spec: LoadSpec) -> LoadedModel:
     """Load one model; hooks leave out the arguments they do not need, here ``progress``."""
-    return HashModel(dims=_hidden_size(spec.config), key=bytes.fromhex(spec.artifact_digest))
+    return HashModel(
+        dims=_count(spec.config, "hidden_size"),
+        key=bytes.fromhex(spec.artifact_digest),
+        vocab_size=_count(spec.config, "vocab_size"),
+        max_tokens=spec.max_tokens,
+    )
 
 
 @hookimpl
 def synapse_embed(model: HashModel, batch: EmbedBatch, progress: Progress) -> Vector:
     """Embed every row and report each one after it is done."""
+    _check_rows(model, batch)
     vectors = np.empty((len(batch.counts), model.dims), dtype=np.float32)
     start = 0
     for row, count in enumerate(batch.counts):
@@ -112,11 +121,22 @@ def synapse_unload(model: HashModel) -> bool:
     return True
 
 
-def _hidden_size(config: Mapping[str, Any]) -> int:
-    size = config.get("hidden_size")
+def _count(config: Mapping[str, Any], name: str) -> int:
+    size = config.get(name)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise PluginError("config_invalid", f"hidden_size of config.json is {size!r}; it must be a positive integer")
+        raise PluginError("config_invalid", f"{name} of config.json is {size!r}; it must be a positive integer")
     return size
+
+
+def _check_rows(model: HashModel, batch: EmbedBatch) -> None:
+    """Refuse what has no vector, before any work is done; the host never sends such rows, but it must not matter."""
+    outside = batch.ids[(batch.ids < 0) | (batch.ids >= model.vocab_size)]
+    if outside.size:
+        known = f"the vocabulary of {model.vocab_size}"
+        raise PluginError("invalid_request", f"token id {outside[0]} is outside {known}; use the model's own tokenizer")
+    longest = max(batch.counts)
+    if longest > model.max_tokens:
+        raise PluginError("invalid_request", f"a row of {longest} tokens passes {model.max_tokens}; truncate it first")
 
 
 def _pool(tokens: Vector, pooling: Pooling) -> Vector:

@@ -7,7 +7,7 @@ answer then needs no change of task, and a client needs no task group.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,14 +56,19 @@ class AsyncTransport:
         """Wait for one answer, reading for all who wait where nobody else does."""
         try:
             while (received := self.exchange.take(number)) is None:
-                self._raise_fault()
-                if self._reading:
-                    await self._wait_for_news(number)
-                else:
-                    await self._read()
+                await self._progress((number,))
             return received
         finally:
             self.exchange.forget(number)
+            self._hand_on()
+
+    async def answered(self, numbers: Collection[int]) -> int:
+        """Wait for the first of several answers."""
+        try:
+            while (number := self.exchange.answered(numbers)) is None:
+                await self._progress(numbers)
+            return number
+        finally:
             self._hand_on()
 
     def forget(self, number: int) -> None:
@@ -107,12 +112,19 @@ class AsyncTransport:
             if (event := self._waiting.get(number)) is not None:
                 event.set()
 
-    async def _wait_for_news(self, number: int) -> None:
-        event = self._waiting[number] = anyio.Event()
+    async def _progress(self, numbers: Collection[int]) -> None:
+        """Read, or wait for whoever does to come upon one of ``numbers``."""
+        self._raise_fault()
+        if not self._reading:
+            await self._read()
+            return
+        event = anyio.Event()
+        self._waiting.update(dict.fromkeys(numbers, event))
         try:
             await event.wait()
         finally:
-            del self._waiting[number]
+            for number in numbers:
+                del self._waiting[number]
 
     def _hand_on(self) -> None:
         """Wake somebody to read, unless somebody does."""

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -58,6 +58,13 @@ class BlockingTransport:
             return received
         finally:
             self.exchange.forget(number)
+
+    async def answered(self, numbers: Collection[int]) -> int:
+        """Read until one of the answers is there."""
+        while (number := self.exchange.answered(numbers)) is None:
+            self._raise_fault()
+            self._read()
+        return number
 
     def forget(self, number: int) -> None:
         """Give up an answer."""

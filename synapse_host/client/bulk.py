@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from synapse_host.client.batching import Batch, is_too_large
+from synapse_host.client.exchange import Received
 from synapse_host.client.params import batch_params
 from synapse_host.client.replies import EmbedReply, read_embed_reply
 from synapse_host.client.transport import Transport, may_retry
@@ -17,7 +18,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class BulkRequests:
-    """The requests of one ``embed_many``: awaited oldest first, refilled as answers come."""
+    """The requests of one ``embed_many``: so many in flight, in whatever order they are answered."""
 
     def __init__(
         self,
@@ -33,44 +34,47 @@ class BulkRequests:
         self._texts = texts
         self._constraints = constraints
         self._planned = deque((batch, retries) for batch in batches)
-        self._sent: deque[tuple[int, Batch, int]] = deque()
+        self._sent: dict[int, tuple[Batch, int]] = {}
 
     async def run(self, concurrency: int, on_progress: OnProgress | None) -> list[tuple[Sequence[int], EmbedReply]]:
         """Each reply with the places of its rows in the whole."""
         parts: list[tuple[Sequence[int], EmbedReply]] = []
         done = 0
         while self._planned or self._sent:
-            while self._planned and len(self._sent) < concurrency:
-                await self._send_next()
-            part = await self._receive_oldest()
-            if part is None:
+            await self._fill(concurrency)
+            answer = await self._receive()
+            if answer is None:
                 continue
-            parts.append(part)
-            done += len(part[0])
+            # The next request goes out before this answer is read: the host must not wait for the reading.
+            await self._fill(concurrency)
+            batch, received = answer
+            parts.append((batch.places, read_embed_reply("embed.batch", received, *self._items(batch))))
+            done += len(batch.places)
             if on_progress is not None:
                 on_progress(done, len(self._texts))
         return parts
 
     def abandon(self) -> None:
         """Give up what is still in flight."""
-        for number, _, _ in self._sent:
+        for number in self._sent:
             self._transport.forget(number)
         self._sent.clear()
 
-    async def _send_next(self) -> None:
-        batch, retries = self._planned.popleft()
-        ids, texts = self._items(batch)
-        params = batch_params(self._model, ids, texts, self._constraints)
-        self._sent.append((await self._transport.submit("embed.batch", params, None), batch, retries))
+    async def _fill(self, concurrency: int) -> None:
+        while self._planned and len(self._sent) < concurrency:
+            batch, retries = self._planned.popleft()
+            params = batch_params(self._model, *self._items(batch), self._constraints)
+            self._sent[await self._transport.submit("embed.batch", params, None)] = batch, retries
 
-    async def _receive_oldest(self) -> tuple[Sequence[int], EmbedReply] | None:
-        number, batch, retries = self._sent.popleft()
+    async def _receive(self) -> tuple[Batch, Received] | None:
+        """The first answer to come; None where it was a refusal and the work is planned anew."""
+        number = await self._transport.answered(self._sent)
+        batch, retries = self._sent.pop(number)
         try:
-            received = await self._transport.result(number)
+            return batch, await self._transport.result(number)
         except SynapseError as refusal:
             await self._answer_refusal(refusal, batch, retries)
             return None
-        return batch.places, read_embed_reply("embed.batch", received, *self._items(batch))
 
     async def _answer_refusal(self, refusal: SynapseError, batch: Batch, retries: int) -> None:
         if isinstance(refusal, InvalidRequest) and is_too_large(refusal) and len(batch.places) > 1:

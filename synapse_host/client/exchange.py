@@ -6,7 +6,7 @@ Both clients drive this one object, so they cannot differ in what they accept.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,10 @@ class Exchange:
             self._raw[2].filled(count)
             self._settle_raw(completed)
         return completed
+
+    def answered(self, numbers: Iterable[int]) -> int | None:
+        """The first of ``numbers`` whose answer or refusal is there to be taken."""
+        return next((number for number in numbers if number in self._arrived), None)
 
     def take(self, number: int) -> Received | None:
         """The answer to a request, once; None while it is on its way.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from synapse_host.client.exchange import Received
@@ -23,6 +23,9 @@ class Transport(Protocol):
 
     async def result(self, number: int) -> Received:
         """Wait for an answer; raises what the host refused with, or ``ConnectionLost``."""
+
+    async def answered(self, numbers: Collection[int]) -> int:
+        """Wait until one of several requests is answered; its id, for ``result``. Raises ``ConnectionLost``."""
 
     def forget(self, number: int) -> None:
         """Give up an answer."""

@@ -6,6 +6,7 @@ Work of different requests takes turns group by group, in the order it arrived.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -97,6 +98,13 @@ class LaneExecutor:
             work.error = _closed()
             raise
         finally:
+            self._tell(work)
+
+    def _tell(self, work: _Work) -> None:
+        """Wake the waiter; where more is queued, once that is on its way: an answer takes longer to build."""
+        if self._queue:
+            asyncio.get_running_loop().call_soon(work.done.set)
+        else:
             work.done.set()
 
     async def _run(self, work: _Work) -> None:

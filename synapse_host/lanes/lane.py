@@ -32,6 +32,8 @@ __all__ = ["Lane", "LaneRuntime"]
 #: Longest wait of a request that finds its lane loading (wire contract section 2, model_loading).
 LOAD_WAIT_MS = 5000
 FLOAT_BYTES = 4
+#: What one group sends: the control message and its token ids.
+_Batch = tuple[EmbedBatchRequest, bytes]
 
 
 class Lane:
@@ -147,37 +149,39 @@ class Lane:
         """
         serving = self._require_serving()
         groups = group_rows([len(row) for row in rows], self.model.batch, serving.buckets)
-        width = serving.dims * FLOAT_BYTES
+        # Written out before any of them has its turn: a worker then waits for the sending alone.
+        prepared = [self._prepared(serving, rows, group) for group in groups]
         if len(groups) == 1 and len(rows) == 1:
-            return serving.dims, await self._execute(serving, groups[0], rows, item_ids)
+            return serving.dims, await self._execute(serving, prepared[0], item_ids)
+        width = serving.dims * FLOAT_BYTES
         out = bytearray(len(rows) * width)
-        for group in groups:
-            raw = await self._execute(serving, group, rows, item_ids)
+        for group, batch in zip(groups, prepared, strict=True):
+            raw = await self._execute(serving, batch, [item_ids[index] for index in group])
             for position, index in enumerate(group):
                 out[index * width : (index + 1) * width] = raw[position * width : (position + 1) * width]
         return serving.dims, bytes(out)
 
-    async def _execute(
-        self, serving: Serving, group: list[int], rows: Sequence[Sequence[int]], item_ids: Sequence[str]
-    ) -> bytes:
-        return await self.executor.execute(
-            partial(self._exchange, serving, [rows[index] for index in group], [item_ids[index] for index in group])
-        )
-
-    async def _exchange(self, serving: Serving, rows: list[Sequence[int]], item_ids: list[str]) -> bytes:
+    def _prepared(self, serving: Serving, rows: Sequence[Sequence[int]], group: list[int]) -> _Batch:
         # The worker is told positions, not the caller's ids: a long id cannot make a frame too large.
         ids = array("i")
-        for row in rows:
-            ids.extend(row)
+        for index in group:
+            ids.extend(rows[index])
         message = EmbedBatchRequest(
             req_id=f"embed-{next(self._numbers)}",
             model_ref=serving.model_ref,
             pooling=self.model.pooling,
             normalize=self.model.normalize,
-            items=[{"id": str(position), "n_tokens": len(row)} for position, row in enumerate(rows)],
+            items=[{"id": str(position), "n_tokens": len(rows[index])} for position, index in enumerate(group)],
         )
+        return message, ids.tobytes()
+
+    async def _execute(self, serving: Serving, batch: _Batch, item_ids: Sequence[str]) -> bytes:
+        return await self.executor.execute(partial(self._exchange, serving, batch, item_ids))
+
+    async def _exchange(self, serving: Serving, batch: _Batch, item_ids: Sequence[str]) -> bytes:
+        message, ids = batch
         try:
-            reply, raw = await serving.worker.request(message, ids.tobytes(), operation="embed")
+            reply, raw = await serving.worker.request(message, ids, operation="embed")
         except WorkerRefusal as refusal:
             raise embed_error(refusal, item_ids) from refusal
         except EngineCrashed:

@@ -15,5 +15,5 @@ class DevicePermits:
     def of(self, device_class: str) -> anyio.Semaphore:
         """The permits of ``device_class``."""
         if device_class not in self._permits:
-            self._permits[device_class] = anyio.Semaphore(self._per_device)
+            self._permits[device_class] = anyio.Semaphore(self._per_device, fast_acquire=True)
         return self._permits[device_class]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,8 @@ class OwnedEngine:
         self._settings = settings
         self._ladder = ladder or BucketLadder(settings.max_tokens)
         self._executables = ExecutableCache(backend)
-        self._configured = lru_cache(maxsize=None)(self._read_config)
+        # Not a method of this object: a cache that refers back to it would keep its weights until a garbage collection.
+        self._configured = lru_cache(maxsize=None)(partial(_read_config, settings))
         shape = self._configured("mean", True)
         _check_positions(settings, shape)
         self._vocab_size = shape.vocab_size
@@ -129,14 +130,6 @@ class OwnedEngine:
 
         return build
 
-    def _read_config(self, pooling: Pooling, normalize: bool) -> FamilyConfig:
-        try:
-            return self._settings.family.config(self._settings.config, pooling=pooling, normalize=normalize)
-        except (TypeError, ValueError) as fault:
-            raise PluginError(
-                "config_invalid", f"config.json of a {self._settings.family.name} model: {fault}"
-            ) from fault
-
     def _plan(self, batch: EmbedBatch) -> list[Call]:
         try:
             return plan(batch.counts, self._ladder)
@@ -179,6 +172,14 @@ def _padded(call: Call, batch: EmbedBatch, offsets: npt.NDArray[np.int64]) -> tu
     for line, row, count in zip(ids, call.row_indices, counts, strict=True):
         line[:count] = batch.ids[offsets[row] : offsets[row] + count]
     return ids, counts
+
+
+def _read_config(settings: ModelSettings, pooling: Pooling, normalize: bool) -> FamilyConfig:
+    family = settings.family
+    try:
+        return family.config(settings.config, pooling=pooling, normalize=normalize)
+    except (TypeError, ValueError) as fault:
+        raise PluginError("config_invalid", f"config.json of a {family.name} model: {fault}") from fault
 
 
 def _check_positions(settings: ModelSettings, config: FamilyConfig) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from synapse_host.testing.running_host import python_path
 
 #: Runs in processes of which we know nothing else, before anything of theirs; an audit hook cannot be taken off again.
 #: Abstract and file-system sockets of AF_UNIX are no network. A write of one short line in append mode is atomic.
@@ -56,8 +57,7 @@ class NetworkTrap:
     @property
     def environment(self) -> dict[str, str]:
         """What a process and its children need in their environment to be trapped."""
-        path = os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH", "")]))
-        return {"PYTHONPATH": path, "SYNAPSE_TEST_NETWORK_LOG": str(self.folder / "record")}
+        return {**python_path(self.folder), "SYNAPSE_TEST_NETWORK_LOG": str(self.folder / "record")}
 
     def record(self) -> list[dict[str, Any]]:
         """Everything noted so far, the start of each trapped process included."""

@@ -6,6 +6,7 @@ the options, whose names other projects use too, exist only in a run that names 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,9 +37,10 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: Sequence[str]) ->
         group.addoption(
             "--dtype", dest="conformance_dtype", choices=("f32", "bf16", "f16"), help="default: the backend's first"
         )
-    except ValueError as taken:
+    except (ValueError, argparse.ArgumentError) as taken:
         raise pytest.UsageError(
-            f"{taken} by this project; run the suite from another directory or subclass {SUITE}.suite.ConformanceSuite"
+            f"the options of the suite are this project's own too ({taken}); "
+            f"run the suite from another directory or subclass {SUITE}.suite.ConformanceSuite"
         ) from taken
 
 

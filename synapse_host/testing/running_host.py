@@ -109,6 +109,11 @@ class RunningHost:
         return status
 
 
+def python_path(folder: Path) -> dict[str, str]:
+    """The environment that puts ``folder`` before whatever a child process would import from anyway."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
 def load_model(client: Client, directory: Path, *, certify: bool = True, **params: Any) -> dict[str, Any]:
     """Load the model in ``directory`` and, unless told not to, certify it; the load job's last status."""
     job = client.model_load(source="file", path=str(directory), **params)

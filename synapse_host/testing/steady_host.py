@@ -59,11 +59,14 @@ class SteadyHost:
 
 
 @contextmanager
-def steady_host(home: Path, directory: Path, *, engine: str = "reference", **environment: str) -> Iterator[SteadyHost]:
-    """Start a host below ``home``, load and certify the model in ``directory``, and remember how it answers."""
+def steady_host(home: Path, directory: Path, **environment: str) -> Iterator[SteadyHost]:
+    """Start a host below ``home``, in whose store the model in ``directory`` is certified on the reference.
+
+    Load it as the certified and, with another pooling, as the uncertified model, and remember how the host answers.
+    """
     with RunningHost(home, environment) as host, host.client() as client:
-        load_model(client, directory, engine=engine, model_id=GOOD_MODEL)
-        load_model(client, directory, engine=engine, model_id=UNCERTIFIED_MODEL, pooling="cls", certify=False)
+        for name, pooling in ((GOOD_MODEL, "mean"), (UNCERTIFIED_MODEL, "cls")):
+            load_model(client, directory, engine="reference", model_id=name, pooling=pooling, certify=False)
         steady = SteadyHost(host, client, directory)
         steady.remember()
         yield steady

@@ -78,7 +78,7 @@ def decode_fields(kind: type[M], wire: Mapping[str, Any], what: str) -> M:
             if required:
                 raise ProtocolFault(f"{what} lacks the field {name!r}, which must be {check.words}")
         elif not check.accepts(value):
-            raise ProtocolFault(f"{what} field {name!r} is {_shown(value)}, which is not {check.words}")
+            raise _wrong_field(what, name, value, check)
         else:
             values[name] = value
     return kind(**values)
@@ -86,7 +86,14 @@ def decode_fields(kind: type[M], wire: Mapping[str, Any], what: str) -> M:
 
 def check_outgoing(message: Message) -> None:
     """Raise ``ProtocolFault`` when ``message`` is one the other side would refuse, before a byte of it is sent."""
-    decode_fields(type(message), message.to_wire(), message.TYPE)
+    for name, (check, required) in _LAYOUTS[type(message)].items():
+        value = getattr(message, name)
+        if not (check.accepts(value) or (value is None and not required)):
+            raise _wrong_field(message.TYPE, name, value, check)
+
+
+def _wrong_field(what: str, name: str, value: Any, check: FieldCheck) -> ProtocolFault:
+    return ProtocolFault(f"{what} field {name!r} is {_shown(value)}, which is not {check.words}")
 
 
 def _decode_tagged(payload: bytes, kinds: Mapping[str, type[Message]], role: str) -> Message:

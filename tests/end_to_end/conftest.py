@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,23 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory.mkdir()
     write_model(directory, TINY, "f32")
     return directory
+
+
+@pytest.fixture(scope="session")
+def certified(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Callable[[Path], Path]:
+    """Makes homes whose store holds the tiny model on the reference as ``tiny``, certified: a copy costs no probe.
+
+    Certification belongs to the fingerprint, so the same files under another id are certified there too.
+    """
+    origin = tmp_path_factory.mktemp("certified")
+    with RunningHost(origin) as running, running.client() as client:
+        load_model(client, tiny_directory, engine="reference", model_id="tiny")
+
+    def make(home: Path) -> Path:
+        shutil.copytree(origin, home, dirs_exist_ok=True)
+        return home
+
+    return make
 
 
 @pytest.fixture(scope="session")

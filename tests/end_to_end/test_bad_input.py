@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,11 @@ MAX_FRAME = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def steady(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[SteadyHost]:
-    with steady_host(
-        tmp_path_factory.mktemp("bad-input"),
-        tiny_directory,
-        SYNAPSE_SERVER_MAX_FRAME=str(MAX_FRAME),
-        SYNAPSE_INLINE_MAX_TOKENS="4000",
-    ) as running:
+def steady(
+    tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, certified: Callable[[Path], Path]
+) -> Iterator[SteadyHost]:
+    limits = {"SYNAPSE_SERVER_MAX_FRAME": str(MAX_FRAME), "SYNAPSE_INLINE_MAX_TOKENS": "4000"}
+    with steady_host(certified(tmp_path_factory.mktemp("bad-input")), tiny_directory, **limits) as running:
         yield running
 
 
@@ -199,7 +197,7 @@ REQUESTS = {
     "status of nothing": (call("model.status"), channel("job_id", "model_id")),
     "status of both": (call("model.status", job_id="a", model_id="b"), channel("job_id", "model_id")),
     "status of an unknown job": (
-        call("model.status", job_id="model-load-1-999"), refusal(*INVALID, "'model-load-1-999'", details="job_id"),
+        call("model.status", job_id="model-load-77-1"), refusal(*INVALID, "'model-load-77-1'", details="job_id"),
     ),
     "status of a job with odd digits": (
         call("model.status", job_id="model-load-²-1"), refusal(*INVALID, "model-load-²-1", details="job_id"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from synapse_host.errors import SynapseError
 from synapse_host.testing.fake_distributions import install_distribution
 from synapse_host.testing.refusal import Refusal, refusal
+from synapse_host.testing.running_host import python_path
 from synapse_host.testing.spoiled_models import (
     Spoil,
     entry,
@@ -37,7 +38,9 @@ TENSOR = "encoder.layer.1.output.dense.weight"
 
 
 @pytest.fixture(scope="module")
-def steady(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[SteadyHost]:
+def steady(
+    tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, certified: Callable[[Path], Path]
+) -> Iterator[SteadyHost]:
     """A host that also sees the example backend, installed as a package would be."""
     site = tmp_path_factory.mktemp("site")
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
@@ -47,8 +50,8 @@ def steady(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> It
         entry_points="[synapse_host.backends]\nexample-hash = example_hash_backend\n",
         files={"example_hash_backend.py": (EXAMPLE / "example_hash_backend.py").read_text()},
     )
-    home = tmp_path_factory.mktemp("bad-models")
-    with steady_host(home, tiny_directory, PYTHONPATH=str(site)) as running:
+    home = certified(tmp_path_factory.mktemp("bad-models"))
+    with steady_host(home, tiny_directory, **python_path(site)) as running:
         yield running
 
 

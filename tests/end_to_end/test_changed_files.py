@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +25,12 @@ ARTIFACT = "file expected_sha256 actual_sha256 expected_size actual_size recover
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHost]:
-    """A host that has certified both models; certification belongs to the fingerprint, whatever its id."""
-    home = tmp_path_factory.mktemp("changed-files")
+def host(tmp_path_factory: pytest.TempPathFactory, certified: Callable[[Path], Path]) -> Iterator[RunningHost]:
+    """A host that has certified the weights of both models; certification belongs to the fingerprint."""
+    home = certified(tmp_path_factory.mktemp("changed-files"))
     with RunningHost(home) as running, running.client() as client:
-        for name, model in (("one", TINY), ("two", OTHER)):
-            write_model(home / name, model)
-            load_model(client, home / name, engine="reference", model_id=name)
+        write_model(home / "other", OTHER)
+        load_model(client, home / "other", engine="reference", model_id="other")
         yield running
 
 
@@ -125,6 +124,24 @@ def test_a_load_that_fails_leaves_the_model_of_its_id_as_it_was(client: Client, 
     assert after.fingerprint == before.fingerprint
     np.testing.assert_array_equal(after.vectors, before.vectors)
     assert [row["fingerprints"] for row in client.models_list()["models"]] == [row["fingerprints"] for row in listed]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_load_that_fails_leaves_nothing_in_the_store(
+    tmp_path: Path, certified: Callable[[Path], Path], name: str
+) -> None:
+    spoil, expected = BROKEN[name]
+    write_model(tmp_path / "broken", OTHER)
+    spoil(tmp_path / "broken")
+    host = RunningHost(certified(tmp_path / "home"))
+    with host, host.client() as client:
+        before = client.embed_query("tiny", TEXT)
+        for model_id in ("tiny", "another"):
+            with pytest.raises(expected):
+                load_model(client, tmp_path / "broken", engine="reference", model_id=model_id, certify=False)
+    with host, host.client() as client:
+        assert [row["model_id"] for row in client.models_list()["models"]] == ["tiny"]
+        np.testing.assert_array_equal(client.embed_query("tiny", TEXT).vectors, before.vectors)
 
 
 def test_another_model_under_the_same_id_is_another_identity(client: Client, directory: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -57,19 +57,20 @@ def sound(home: Path) -> bool:
     return bool(verdict == ("ok",))
 
 
-def test_a_load_and_a_probe_fail_typed_and_succeed_when_there_is_room(small_disk: Path, tiny_directory: Path) -> None:
-    home, host = small_disk, RunningHost(small_disk)
+def test_a_load_and_a_probe_fail_typed_and_succeed_when_there_is_room(
+    small_disk: Path, tiny_directory: Path, certified: Callable[[Path], Path]
+) -> None:
+    home, host = certified(small_disk), RunningHost(small_disk)
     with host, host.client() as client:
-        load_model(client, tiny_directory, engine="reference", model_id="first")
-        before = client.embed_query("first", "text")
+        before = client.embed_query("tiny", "text")
         fill(home)
 
         with pytest.raises(StoreFailure, match=r"synapse\.sqlite3.*free disk space"):
             load_model(client, tiny_directory, engine="reference", model_id="second", pooling="cls")
         with pytest.raises(StoreFailure, match=r"synapse\.sqlite3.*free disk space"):
-            client.wait_for_probe(client.probe_start(["first"])["job_id"])
-        assert [row["model_id"] for row in client.models_list()["models"]] == ["first"]
-        np.testing.assert_array_equal(client.embed_query("first", "text").vectors, before.vectors)
+            client.wait_for_probe(client.probe_start(["tiny"])["job_id"])
+        assert [row["model_id"] for row in client.models_list()["models"]] == ["tiny"]
+        np.testing.assert_array_equal(client.embed_query("tiny", "text").vectors, before.vectors)
 
         free(home)
         load_model(client, tiny_directory, engine="reference", model_id="second", pooling="cls")
@@ -77,8 +78,8 @@ def test_a_load_and_a_probe_fail_typed_and_succeed_when_there_is_room(small_disk
 
     assert sound(home)
     with host, host.client() as client:
-        assert [row["model_id"] for row in client.models_list()["models"]] == ["first", "second"]
-        np.testing.assert_array_equal(client.embed_query("first", "text").vectors, before.vectors)
+        assert [row["model_id"] for row in client.models_list()["models"]] == ["second", "tiny"]
+        np.testing.assert_array_equal(client.embed_query("tiny", "text").vectors, before.vectors)
         np.testing.assert_array_equal(client.embed_query("second", "text").vectors, second.vectors)
 
 

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import EngineCrashed, SynapseError
-from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.running_host import RunningHost, load_model, python_path
 
 #: Planted in the host process alone, where the model's id asks for it.
 FAULTS = """
-import sys
+import inspect, sys
 
 def spoil(owner, name, model_id_of):
     sound = getattr(owner, name)
-    def spoiled(*args, **kwargs):
+    def check(args):
         if model_id_of(*args) == f"bug-in-{name}":
             raise ZeroDivisionError("planted")
+    def spoiled(*args, **kwargs):
+        check(args)
         return sound(*args, **kwargs)
-    setattr(owner, name, spoiled)
+    async def spoiled_later(*args, **kwargs):
+        check(args)
+        return await sound(*args, **kwargs)
+    setattr(owner, name, spoiled_later if inspect.iscoroutinefunction(sound) else spoiled)
 
 if sys.orig_argv[-1:] == ["serve"]:
     from synapse_host.lanes import lane, registrar, residency
@@ -33,11 +38,10 @@ if sys.orig_argv[-1:] == ["serve"]:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[RunningHost]:
+def host(tmp_path_factory: pytest.TempPathFactory, certified: Callable[[Path], Path]) -> Iterator[RunningHost]:
     folder = tmp_path_factory.mktemp("host-faults")
     (folder / "sitecustomize.py").write_text(FAULTS)
-    with RunningHost(folder / "home", {"PYTHONPATH": str(folder)}) as running, running.client() as client:
-        load_model(client, tiny_directory, engine="reference", model_id="sound")
+    with RunningHost(certified(folder / "home"), python_path(folder)) as running:
         yield running
 
 
@@ -45,7 +49,7 @@ def host(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iter
 def client(host: RunningHost) -> Iterator[Client]:
     with host.client() as connected:
         yield connected
-        assert connected.embed_query("sound", "the host serves on").dims == 32
+        assert connected.embed_query("tiny", "the host serves on").dims == 32
 
 
 def check(host: RunningHost, error: SynapseError) -> None:
@@ -64,7 +68,7 @@ def test_a_load_that_meets_a_mistake_fails_typed(
         with pytest.raises(EngineCrashed) as caught:
             load_model(client, tiny_directory, engine="reference", model_id=f"bug-in-{where}", certify=False)
         check(host, caught.value)
-    assert [row["model_id"] for row in client.models_list()["models"]] == ["sound"]
+    assert [row["model_id"] for row in client.models_list()["models"]] == ["tiny"]
 
 
 def test_a_request_that_meets_a_mistake_fails_typed(host: RunningHost, client: Client, tiny_directory: Path) -> None:
@@ -74,7 +78,7 @@ def test_a_request_that_meets_a_mistake_fails_typed(host: RunningHost, client: C
             client.embed_query("bug-in-_exchange", "text")
         check(host, caught.value)
     listed = {row["model_id"]: row["state"] for row in client.models_list()["models"]}
-    assert listed == {"bug-in-_exchange": "ready", "sound": "ready"}
+    assert listed == {"bug-in-_exchange": "ready", "tiny": "ready"}
 
 
 def test_a_probe_that_meets_a_mistake_fails_and_certifies_nothing(

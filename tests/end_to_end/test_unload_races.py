@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import ModelInUse
 from synapse_host.testing.raw_peer import RawPeer
-from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.running_host import RunningHost
 from synapse_host.testing.worker_processes import worker_pids
 
 pytestmark = [
@@ -29,9 +29,8 @@ UNLOAD = {"id": "unload", "method": "model.unload", "params": {"model_id": MODEL
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[RunningHost]:
-    with RunningHost(tmp_path_factory.mktemp("unload-races")) as running, running.client() as client:
-        load_model(client, tiny_directory, engine="reference", model_id=MODEL)
+def host(tmp_path_factory: pytest.TempPathFactory, certified: Callable[[Path], Path]) -> Iterator[RunningHost]:
+    with RunningHost(certified(tmp_path_factory.mktemp("unload-races"))) as running:
         yield running
 
 
@@ -72,9 +71,14 @@ def numbers(answer: dict[str, Any]) -> np.ndarray:
 async def test_a_client_that_leaves_does_not_leave_the_lane_half_unloaded(
     host: RunningHost, client: Client, vectors: np.ndarray
 ) -> None:
-    async with held_unload(host):
-        pass
+    before = worker_pids(host.process.pid)
+    async with held_unload(host) as peer:
+        await peer.close()
+        for _ in range(20):
+            assert client.models_list()["models"][0]["state"] == "unloading"
     np.testing.assert_array_equal(client.embed_query(MODEL, TEXT).vectors, vectors)
+    (worker,) = worker_pids(host.process.pid)
+    assert [worker] != before, "the worker of the unload must be gone, not forgotten"
     assert client.model_unload(MODEL)["state"] == "unloaded"
 
 
@@ -136,7 +140,7 @@ async def test_a_lane_that_serves_is_not_unloaded(host: RunningHost, client: Cli
     await peer.close()
 
 
-def test_a_lane_under_probe_is_not_unloaded(host: RunningHost, client: Client, tiny_directory: Path) -> None:
+def test_a_lane_under_probe_is_not_unloaded(client: Client) -> None:
     job = client.probe_start([MODEL])["job_id"]
     with pytest.raises(ModelInUse, match=MODEL) as caught:
         client.model_unload(MODEL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,8 @@ GONE_WITHIN_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[RunningHost]:
-    with RunningHost(tmp_path_factory.mktemp("worker-death")) as running, running.client() as client:
-        load_model(client, tiny_directory, engine="reference", model_id=MODEL)
+def host(tmp_path_factory: pytest.TempPathFactory, certified: Callable[[Path], Path]) -> Iterator[RunningHost]:
+    with RunningHost(certified(tmp_path_factory.mktemp("worker-death"))) as running:
         yield running
 
 
@@ -167,10 +166,10 @@ def test_a_frozen_worker_does_not_outlive_a_killed_host(tmp_path: Path, tiny_dir
 
 
 async def test_a_stop_while_a_request_runs_answers_it_and_refuses_new_ones(
-    tmp_path: Path, tiny_directory: Path
+    tmp_path: Path, certified: Callable[[Path], Path]
 ) -> None:
-    with RunningHost(tmp_path) as host, host.client() as client:
-        load_model(client, tiny_directory, engine="reference", model_id=MODEL)
+    with RunningHost(certified(tmp_path)) as host, host.client() as client:
+        client.embed_query(MODEL, TEXT)
         (pid,) = worker_pids(host.process.pid)
         peer = await RawPeer.connect(host.socket)
         os.kill(pid, signal.SIGSTOP)
@@ -186,9 +185,11 @@ async def test_a_stop_while_a_request_runs_answers_it_and_refuses_new_ones(
     assert len(answer["result"]["vectors"][0]["vector"]) == 32
 
 
-async def test_a_stop_ends_a_request_that_cannot_be_answered_by_closing(tmp_path: Path, tiny_directory: Path) -> None:
-    with RunningHost(tmp_path, {"SYNAPSE_SERVER_DRAIN_S": "0.1"}) as host, host.client() as client:
-        load_model(client, tiny_directory, engine="reference", model_id=MODEL)
+async def test_a_stop_ends_a_request_that_cannot_be_answered_by_closing(
+    tmp_path: Path, certified: Callable[[Path], Path]
+) -> None:
+    with RunningHost(certified(tmp_path), {"SYNAPSE_SERVER_DRAIN_S": "0.1"}) as host, host.client() as client:
+        client.embed_query(MODEL, TEXT)
         (pid,) = worker_pids(host.process.pid)
         peer = await RawPeer.connect(host.socket)
         os.kill(pid, signal.SIGSTOP)
@@ -200,10 +201,11 @@ async def test_a_stop_ends_a_request_that_cannot_be_answered_by_closing(tmp_path
         assert wait_until_gone(pid, GONE_WITHIN_S)
 
 
-def test_a_stop_in_the_middle_of_a_probe_harms_no_certification(tmp_path: Path, tiny_directory: Path) -> None:
-    host = RunningHost(tmp_path)
+def test_a_stop_in_the_middle_of_a_probe_harms_no_certification(
+    tmp_path: Path, certified: Callable[[Path], Path]
+) -> None:
+    host = RunningHost(certified(tmp_path))
     with host, host.client() as client:
-        load_model(client, tiny_directory, engine="reference", model_id=MODEL)
         before = client.probe_report()["lanes"][0]["certification"]
         client.probe_start([MODEL])
         while len(worker_pids(host.process.pid)) < 2:

@@ -3,9 +3,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from synapse_host.client.async_client import AsyncClient
+from synapse_host.client.blocking_client import Client
 from synapse_host.errors import InvalidRequest, QueueFull
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.testing.fake_methods import (
@@ -17,6 +20,7 @@ from synapse_host.testing.fake_methods import (
 from synapse_host.testing.in_process_host import in_process_host
 
 pytestmark = pytest.mark.anyio
+DEADLINE_S = 10
 
 
 class Splitting:
@@ -63,6 +67,49 @@ async def test_embed_many_halves_what_is_too_large(tmp_path: Path) -> None:
     assert reply.vectors.tolist() == [list(fake_vector(text)) for text in texts]
     assert max(limited.sizes) == 64
     assert sum(size for size in limited.sizes if size <= 10) == 100
+
+
+class FirstWaitsForThird:
+    """embed.batch whose first request is answered only once a third one has come."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self._third = anyio.Event()
+
+    async def __call__(self, params: ItemsParams, context: RequestContext) -> Reply:
+        self.requests += 1
+        if self.requests == 3:
+            self._third.set()
+        if self.requests == 1:
+            await self._third.wait()
+        return fake_embedding([(item["id"], item["text"]) for item in params.items])
+
+
+async def test_embed_many_sends_on_while_its_first_request_is_unanswered(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(200)]
+    with anyio.fail_after(DEADLINE_S):
+        async with (
+            in_process_host(tmp_path, [Method("embed.batch", "query", ItemsParams, FirstWaitsForThird())]) as host,
+            await AsyncClient.connect(host.socket) as client,
+        ):
+            reply = await client.embed_many("m", texts, concurrency=2)
+    assert reply.vectors.tolist() == [list(fake_vector(text)) for text in texts]
+
+
+async def test_a_blocking_embed_many_sends_on_too(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(200)]
+
+    def embed(socket: Path) -> list[list[float]]:
+        with Client.connect(socket) as client:
+            vectors: list[list[float]] = client.embed_many("m", texts, concurrency=2).vectors.tolist()
+            return vectors
+
+    with anyio.fail_after(DEADLINE_S):
+        async with in_process_host(
+            tmp_path, [Method("embed.batch", "query", ItemsParams, FirstWaitsForThird())]
+        ) as host:
+            vectors = await anyio.to_thread.run_sync(embed, host.socket, abandon_on_cancel=True)
+    assert vectors == [list(fake_vector(text)) for text in texts]
 
 
 async def test_embed_many_raises_a_refusal_of_one_text(tmp_path: Path) -> None:

@@ -114,3 +114,24 @@ async def test_lanes_of_one_device_take_turns() -> None:
         first.release.set()
         await second.started.wait()
         second.release.set()
+
+
+async def test_the_next_group_starts_before_the_caller_of_the_last_one_is_told() -> None:
+    order: list[str] = []
+    async with serving(anyio.Semaphore(1, fast_acquire=True)) as executor, anyio.create_task_group() as callers:
+        first = Exchange()
+
+        async def caller() -> None:
+            await executor.execute(first)
+            order.append("told")
+
+        async def second() -> bytes:
+            order.append("started")
+            return b""
+
+        callers.start_soon(caller)
+        await first.started.wait()
+        callers.start_soon(executor.execute, second)
+        await anyio.wait_all_tasks_blocked()
+        first.release.set()
+    assert order == ["started", "told"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from synapse_host.backends.description_check import DescriptionFault, check_description, check_evidence
-from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence
+from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, PackedSupport
 
 GOOD = BackendDescription(
     backend="mine",
@@ -53,6 +53,11 @@ def test_a_sound_description_passes_unchanged() -> None:
         ("manifest_digest", b"00"),
         ("recommended_batch", (8, 3072)),
         ("recommended_batch", BatchPolicy(0, 3072)),
+        ("packed", {"widths": (256,), "max_rows": 8}),
+        ("packed", PackedSupport((), 8)),
+        ("packed", PackedSupport((256, 0), 8)),
+        ("packed", PackedSupport((256,), True)),
+        ("packed", PackedSupport(256, 8)),  # type: ignore[arg-type]
         ("plugin_api", True),
     ],
 )

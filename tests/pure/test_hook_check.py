@@ -11,6 +11,7 @@ from synapse_host.backends.hook_check import (
     attribute_faults,
     hook_arguments,
     missing_required,
+    packed_faults,
     task_faults,
 )
 
@@ -93,3 +94,21 @@ def test_a_hook_of_an_undeclared_task_is_a_fault() -> None:
 
 def test_hooks_that_match_their_tasks_have_no_fault() -> None:
     assert task_faults(("embed",), {"synapse_embed", "synapse_load", "synapse_unload", "synapse_self_check"}) == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "implemented", "named"),
+    [
+        (False, (), []),
+        (True, ("synapse_admit_packed", "synapse_evict_packed"), []),
+        (True, ("synapse_admit_packed",), ["synapse_evict_packed"]),
+        (True, ("synapse_admit_shape",), ["synapse_admit_packed", "synapse_evict_packed"]),
+        (False, ("synapse_evict_packed",), ["synapse_evict_packed"]),
+    ],
+)
+def test_packed_programs_are_declared_and_implemented_together(
+    declared: bool, implemented: tuple[str, ...], named: list[str]
+) -> None:
+    faults = packed_faults(declared, implemented)
+    assert len(faults) == len(named)
+    assert all(hook in fault for hook, fault in zip(named, faults, strict=True))

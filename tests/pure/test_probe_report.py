@@ -15,7 +15,7 @@ from synapse_host.backends.probe_report import (
     encode_report,
     report_to_json,
 )
-from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence
+from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, PackedSupport
 
 DESCRIPTION = BackendDescription(
     backend="mine",
@@ -33,6 +33,7 @@ DESCRIPTION = BackendDescription(
     abort_capable=False,
     kernel_revision="abc",
     recommended_batch=BatchPolicy(8, 3072),
+    packed=PackedSupport((256, 384), 8),
 )
 EVIDENCE = CapabilityEvidence(
     "refused",

@@ -21,10 +21,12 @@ from synapse_host.testing.fake_distributions import install_distribution
 from synapse_host.testing.fake_engine import load_request
 from synapse_host.testing.running_worker import PATIENCE_S, running
 from synapse_host.testing.running_worker import embed as worker_embed
+from synapse_host.testing.suite_runs import run_suite
 from synapse_host.worker_protocol.messages import Loaded
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "third_party_backend"
 NAME = "example-hash"
+CONFIG = {"hidden_size": 24, "vocab_size": 1000}
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def plugin(site: Path) -> Iterator[LoadedPlugin]:
 
 
 def load(plugin: LoadedPlugin, *, digest: str = "ab" * 32, config: dict[str, Any] | None = None) -> Any:
-    config = {"hidden_size": 24} if config is None else config
+    config = CONFIG if config is None else config
     spec = LoadSpec("weights", -1, digest, "safetensors-package", "bert", config, "f32", 128)
     return plugin.hook("synapse_load")(spec=spec, progress=lambda completed, phase, token_ids=(): None)
 
@@ -98,7 +100,7 @@ def test_vectors_are_unit_float32_rows_in_order(plugin: LoadedPlugin) -> None:
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(
     plugin: LoadedPlugin, pooling: Pooling, normalize: bool
 ) -> None:
-    rows = [[length * 7 + token for token in range(length)] for length in (1, 2, 31, 32, 33, 128)]
+    rows = [[length * 6 + token for token in range(length)] for length in (1, 2, 31, 32, 33, 128)]
     together = embed(plugin, load(plugin), *rows, pooling=pooling, normalize=normalize)
     backwards = embed(plugin, load(plugin), *rows[::-1], pooling=pooling, normalize=normalize)
     for index, row in enumerate(rows):
@@ -122,15 +124,31 @@ def test_another_weight_file_is_another_vector_space(plugin: LoadedPlugin) -> No
 @pytest.mark.parametrize("size", [None, 0, -1, "24", 2.0, True])
 def test_a_configuration_it_cannot_use_is_refused_with_its_value(plugin: LoadedPlugin, size: object) -> None:
     with pytest.raises(PluginError, match="hidden_size") as refusal:
-        load(plugin, config={} if size is None else {"hidden_size": size})
+        load(plugin, config={"vocab_size": 9} if size is None else {"vocab_size": 9, "hidden_size": size})
     assert refusal.value.code == "config_invalid"
     assert repr(size) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"), [([7, 1000], "token id 1000"), ([-1], "token id -1"), ([1] * 129, "129 tokens")]
+)
+def test_a_row_it_cannot_embed_is_refused_with_its_value(plugin: LoadedPlugin, row: list[int], said: str) -> None:
+    with pytest.raises(PluginError, match=said) as refusal:
+        embed(plugin, load(plugin), [1], row)
+    assert refusal.value.code == "invalid_request"
+
+
+def test_it_passes_the_conformance_suite(site: Path, tmp_path: Path) -> None:
+    """As an author runs it: pytest over the test file beside the module."""
+    run = run_suite(str(EXAMPLE / "test_example_hash.py"), folder=tmp_path, site=site)
+    assert (run.status, run.failed) == (pytest.ExitCode.OK, []), run.output
+    assert len(run.passed) >= 55
 
 
 @pytest.mark.anyio
 async def test_a_worker_answers_with_the_bits_of_its_hooks(site: Path, plugin: LoadedPlugin, tmp_path: Path) -> None:
     """The same rows through a real worker, token ids in and raw vectors out."""
-    request = load_request(tmp_path, {"hidden_size": 24})
+    request = load_request(tmp_path, CONFIG)
     spec = WorkerSpec(
         NAME,
         "synapse-example-hash-m",

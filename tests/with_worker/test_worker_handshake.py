@@ -62,6 +62,14 @@ async def test_expected_kernels_are_accepted(tmp_path: Path) -> None:
         assert worker.hello.kernel_revision == "r9"
 
 
+async def test_an_engine_that_is_never_bound_may_present_any_kernels(tmp_path: Path) -> None:
+    expected = {"expected_manifest": "bb", "expected_kernel": "r1"}
+    async with running(misbehaving_spec(tmp_path, "other_kernels", engine="llama.cpp-worker", **expected)) as worker:
+        assert worker.hello.kernel_revision == "r9"
+    error = await crash_of_start(misbehaving_spec(tmp_path, "other_kernels", engine="owned-vulkan", **expected))
+    assert details_of(error)["handshake_code"] == "manifest_mismatch"
+
+
 async def test_silence_before_hello_ends_the_wait(tmp_path: Path) -> None:
     late = misbehaving_spec(tmp_path, "late_hello", hello_deadline_s=0.2)
     error = await crash_of_start(late)

@@ -41,6 +41,17 @@ _ENDS_LATE = """
 
         signal.signal(signal.SIGTERM, lambda *_: threading.Timer(60, os._exit, (0,)).start())
 """
+_ROLLED = 'np.roll(values.reshape(entry.shape), globals().setdefault("loads", []).append(0) or len(loads), axis=1)'
+_UNTYPED = """
+    from synapse_host.hookspecs import PluginError
+
+    try:
+        return load_engine(spec, DTYPES, _backend, progress)
+    except PluginError as refusal:
+        if refusal.code == "artifact_invalid":
+            raise RuntimeError("it did not work") from refusal
+        raise
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +135,18 @@ MORE_PLANTED: Mapping[str, BadBackend] = MappingProxyType(
             "test_hello_repeats_the_description",
             {'engine_version="1"': 'engine_version="2" if "--socket" in __import__("sys").argv else "1"'},
         ),
+        "floor-that-moves": BadBackend(
+            "test_two_children_ask_for_the_same_floor", {'required={"cores": 1}': 'required={"cores": os.getpid()}'}
+        ),
         "floor-without-a-fact": BadBackend(
             "test_every_required_fact_is_also_observed", {'required={"cores": 1}': 'required={"memory_mb": 1}'}
+        ),
+        "buckets-mixed-up": BadBackend(
+            "test_a_load_announces_dims_and_buckets",
+            {"    buckets: Sequence[int] | None = None\n": "    buckets = [32, 16]\n"},
+        ),
+        "another-table-each-load": BadBackend(
+            "test_a_reloaded_model_gives_the_same_vectors", {"values.reshape(entry.shape)": _ROLLED}
         ),
         "no-model-of-its-own": BadBackend(
             "test_a_second_load_leaves_the_first_model_its_vectors",
@@ -177,6 +198,11 @@ MORE_PLANTED: Mapping[str, BadBackend] = MappingProxyType(
                     "    return load_engine(spec,"
                 )
             },
+            Path(reference_plugin.__file__),
+        ),
+        "untyped-refusal": BadBackend(
+            "test_a_damaged_weight_file_is_refused",
+            {"    return load_engine(spec, DTYPES, _backend, progress)\n": _UNTYPED},
             Path(reference_plugin.__file__),
         ),
         "anonymous-kernels": BadBackend(

@@ -16,8 +16,9 @@ from synapse_host.backends.capability import probe_backend
 from synapse_host.backends.discovery import BackendEntry, list_backends
 from synapse_host.hookspecs import BackendDescription, DType, Pooling
 from synapse_host.testing.conformance.agreement import Promise
-from synapse_host.testing.conformance.driver import Driver, Refused, Session, TokenIds, Vectors, open_driver
+from synapse_host.testing.conformance.driver import Driver, open_driver
 from synapse_host.testing.conformance.model_files import ModelUnderTest, NoModel, model_in, seeded_model
+from synapse_host.testing.conformance.sessions import Refused, Session, TokenIds, Vectors
 from synapse_host.testing.conformance.subject import Subject
 from synapse_host.worker_protocol.messages import Loaded
 
@@ -68,19 +69,27 @@ class Bench:
     def rows(self) -> tuple[BackendRow, BackendRow]:
         """The backend's row as the host makes it, from two children that know nothing of each other."""
         entries = {entry.name: entry for entry in list_backends()}
-        name = self.subject.backend
-        assert name in entries, f"no backend {name!r} is installed; there are {', '.join(sorted(entries))}"
-        first, second = (self._probe(entries[name], number) for number in (1, 2))
-        return first, second
+        entry = entries.get(self.subject.backend)
+        if entry is None:
+            message = f"no backend {self.subject.backend!r} is installed; there are {', '.join(sorted(entries))}"
+            absent = BackendRow(self.subject.backend, runnable=False, reason_detail="not_installed", message=message)
+            return absent, absent
+        return self._probe(entry, 1), self._probe(entry, 2)
+
+    @property
+    def described(self) -> tuple[BackendRow, BackendRow]:
+        """The two rows of a backend that says what it is; skips the test when it does not."""
+        if any(row.description is None for row in self.rows):
+            pytest.skip(f"needs a description: {self.rows[0].message}")
+        return self.rows
 
     @property
     def description(self) -> BackendDescription:
         """The description; skips the test when the backend has none or refuses this machine."""
-        row = self.rows[0]
-        if row.description is None:
-            pytest.skip(f"needs a description: {row.message}")
+        row = self.described[0]
         if not row.runnable:
             pytest.skip(f"{self.subject.backend!r} does not run on this machine: {row.message}")
+        assert row.description is not None
         return row.description
 
     @property

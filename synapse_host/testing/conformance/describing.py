@@ -16,11 +16,11 @@ class Describing:
         conformance_bench.check(the_description_is_stable)
 
     def test_two_children_ask_for_the_same_floor(self, conformance_bench: Bench) -> None:
-        first, second = (row.evidence for row in conformance_bench.rows)
+        first, second = (row.evidence for row in conformance_bench.described)
         assert (first and first.required) == (second and second.required)
 
     def test_every_required_fact_is_also_observed(self, conformance_bench: Bench) -> None:
-        evidence = conformance_bench.rows[0].evidence
+        evidence = conformance_bench.described[0].evidence
         missing = set(evidence.required) - set(evidence.observed) if evidence else set()
         assert missing == set(), "a floor means something only beside what was found"
 
@@ -47,5 +47,5 @@ class Describing:
 
 def the_description_is_stable(bench: Bench) -> None:
     """Two processes describe the same backend."""
-    first, second = (row.description for row in bench.rows)
+    first, second = (row.description for row in bench.described)
     assert first == second, f"synapse_describe must not change from process to process: {first} is not {second}"

@@ -11,8 +11,8 @@ from synapse_host.hookspecs import Pooling
 from synapse_host.testing.conformance import premises
 from synapse_host.testing.conformance.agreement import distance, within_bound
 from synapse_host.testing.conformance.bench import Bench
-from synapse_host.testing.conformance.driver import Refused, Vectors
 from synapse_host.testing.conformance.premises import PLAIN_LENGTH, a_row_is_served, check_values
+from synapse_host.testing.conformance.sessions import Refused, Vectors
 
 POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
 #: How far from 1 the length of a normalised vector may be, by activation type.
@@ -76,7 +76,7 @@ class Embedding:
         assert min(cosines) >= 0.999, f"normalize turns a vector: cosines {cosines}"
 
     def test_each_pooling_is_another_one(self, conformance_bench: Bench) -> None:
-        conformance_bench.assume(a_row_is_served)
+        conformance_bench.assume(premises.requests_repeat)
         one, many = conformance_bench.rows_of([1, PLAIN_LENGTH], salt=10)
         of_one, of_many = {}, {}
         for pooling in POOLINGS:

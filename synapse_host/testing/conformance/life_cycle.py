@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from synapse_host.testing.conformance.bench import Bench
-from synapse_host.testing.conformance.driver import Refused, Vectors, refusal_of
 from synapse_host.testing.conformance.premises import PLAIN_LENGTH, a_model_is_loaded, a_row_is_served, requests_repeat
+from synapse_host.testing.conformance.sessions import Refused, Vectors, refusal_of
 
 
 class LifeCycle:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from synapse_host.testing.conformance.bench import Bench
-from synapse_host.testing.conformance.driver import Session
 from synapse_host.testing.conformance.life_cycle import the_file_is_let_go
 from synapse_host.testing.conformance.premises import MANY, PLAIN_LENGTH, a_row_is_served
+from synapse_host.testing.conformance.sessions import Session
 
 _MIB = 1 << 20
 #: Growth that allocators may show without anything being kept, in bytes.

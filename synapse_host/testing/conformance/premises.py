@@ -10,9 +10,10 @@ from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
 from synapse_host.testing.conformance.bench import Bench
-from synapse_host.testing.conformance.driver import Died, Refused, TokenIds, Vectors
+from synapse_host.testing.conformance.sessions import Died, Refused, TokenIds, Vectors
 
 #: Rows of the batch in which mixed-up rows are looked for.
 MANY = 64
@@ -30,6 +31,8 @@ def edges(bench: Bench) -> list[int]:
 
 def a_model_is_loaded(bench: Bench) -> None:
     """LOAD is answered with the facts of the model."""
+    if "embed" not in bench.description.tasks:
+        pytest.skip("the suite knows the task embed alone, which the backend does not declare")
     loaded = bench.shared().loaded
     assert loaded.dims > 0
     if loaded.buckets is not None:

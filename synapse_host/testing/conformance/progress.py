@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from synapse_host.testing.conformance.bench import Bench
-from synapse_host.testing.conformance.driver import refusal_of
 from synapse_host.testing.conformance.premises import MANY, a_row_is_served, progress_only_grows
 from synapse_host.testing.conformance.refusals import foreign_ids_are_refused, foreign_rows
+from synapse_host.testing.conformance.sessions import refusal_of
 
 
 class Progress:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from synapse_host.testing.conformance.bench import Bench, Served
-from synapse_host.testing.conformance.driver import TokenIds, embed_request, refusal_of
 from synapse_host.testing.conformance.model_files import ModelUnderTest
 from synapse_host.testing.conformance.premises import PLAIN_LENGTH, a_row_is_served, requests_repeat
+from synapse_host.testing.conformance.sessions import TokenIds, embed_request, refusal_of
 
 #: What is wrong with a LOAD -> what it is replaced by, and the code of the refusal.
 LOAD_FAULTS = {
@@ -33,6 +33,7 @@ class Refusals:
 
     @pytest.mark.parametrize("fault", LOAD_FAULTS)
     def test_a_load_that_names_something_unknown_is_refused(self, conformance_bench: Bench, fault: str) -> None:
+        conformance_bench.assume(a_row_is_served)
         changes, code = LOAD_FAULTS[fault]
         if fault == "config digest" and conformance_bench.model.config_file is None:
             pytest.skip("the model has no config.json")
@@ -69,8 +70,8 @@ class Refusals:
             assert refusal_of(what, lambda: served.embed([row])).code == "invalid_request"
 
     def test_a_model_that_is_not_loaded_is_refused(self, conformance_bench: Bench) -> None:
-        rows = conformance_bench.rows_of([PLAIN_LENGTH])
         with _unharmed(conformance_bench) as served:
+            rows = conformance_bench.rows_of([PLAIN_LENGTH])
             refusal = refusal_of("an unknown model", lambda: served.session.embed("no-such-model", rows))
             assert refusal.code == "model_not_loaded", str(refusal)
 
@@ -124,7 +125,7 @@ def _bad_batch(bench: Bench, served: Served, fault: str) -> Callable[[], object]
     pooling = "no-such-pooling" if fault == "pooling" else "mean"
     message, raw = embed_request(served.session.next_id(), served.model_ref, rows, pooling, True)
     raw = {"too few ids": raw[:-4], "too many ids": raw + raw[-4:]}.get(fault, raw)
-    return lambda: served.session.request(message, raw, operation="embed")
+    return lambda: served.session.request(message, raw)
 
 
 def _seeded(bench: Bench) -> ModelUnderTest:

@@ -1,0 +1,11 @@
+"""The conformance suite over this backend: run ``pytest`` in this folder, with the package installed."""
+
+from __future__ import annotations
+
+from synapse_host.testing.conformance.suite import ConformanceSuite
+
+
+class TestExampleHash(ConformanceSuite):
+    """Every promise of a backend, held against this one in a real worker."""
+
+    backend = "example-hash"
