@@ -106,7 +106,7 @@ class CapabilityEvidence:
 class LoadSpec:
     """One model to load.
 
-    ``artifact_path`` names the verified weight file; ``artifact_fd`` is the descriptor whose bytes were hashed: map
+    ``artifact_path`` names the verified weight file; ``artifact_fd`` is the descriptor whose bytes were hashed: read
     that one, never the path again. ``config`` is the model's parsed config.json. ``runtime_config`` carries the
     protocol's string pairs, ``dtype``, ``threads`` and ``max_tokens`` among them.
     """

@@ -198,6 +198,7 @@ class Host:
         worker_id = f"synapse-{model.engine.engine}-{model.model_id}-{self._worker_numbers}"
         spec = WorkerSpec(
             backend=model.backend,
+            engine=model.engine.engine,
             worker_id=worker_id,
             socket_path=worker_socket_path(self.settings.paths.runtime_dir, worker_id),
             max_frame=self.settings.server.max_frame,

@@ -218,8 +218,11 @@ class Worker:
         if self._stopping and fault.reason == "exited":
             fault = WorkerFault("stopped", "the worker was stopped")
         self.fault = fault
-        await self._process.end(own_end=fault.reason == "exited")
-        self._channel.close()
+        try:
+            await self._process.end(own_end=fault.reason == "exited")
+            self._channel.close()
+        except Exception:  # whoever waits for this worker must be told, whatever became of its process
+            _log.exception("worker %s (pid %d) could not be ended cleanly", self.spec.worker_id, self.pid)
         if fault.reason != "stopped":
             _log.warning("worker %s (pid %d) is dead: %s", self.spec.worker_id, self.pid, fault.message)
         waiting = [self._current, *self._queue] if self._current else [*self._queue]

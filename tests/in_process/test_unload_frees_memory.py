@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from synapse_host.testing.tiny_models import TINY_BERTS, write_model
 
 
 @pytest.fixture
-def without_collector() -> object:
+def without_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()

@@ -45,6 +45,7 @@ def test_a_sound_description_passes_unchanged() -> None:
         ("platforms", (3,)),
         ("owned", 1),
         ("abort_capable", "no"),
+        ("batch_invariant", 1),
         ("build_flags", {"threads": 2}),
         ("build_flags", ["precision"]),
         ("device_class", "tpu"),

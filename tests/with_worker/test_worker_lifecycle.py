@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -160,3 +162,22 @@ def test_a_killed_host_takes_its_worker_along(tmp_path: Path) -> None:
         pid = int(host.stdout.readline())
         host.kill()
     assert wait_until_gone(pid)
+
+
+async def test_a_process_that_cannot_be_ended_still_lets_its_waiters_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(stub_spec(tmp_path)) as worker:
+        process = worker._process
+        end = process.end
+
+        async def fail_after_ending(*, own_end: bool) -> None:
+            await end(own_end=own_end)
+            raise OSError("planted")
+
+        monkeypatch.setattr(process, "end", fail_after_ending)
+        os.kill(worker.pid, signal.SIGKILL)
+        with anyio.fail_after(10):
+            await worker.closed.wait()
+        with pytest.raises(EngineCrashed):
+            await embed(worker, "m", [1])
