@@ -220,9 +220,9 @@ class Worker:
         self.fault = fault
         try:
             await self._process.end(own_end=fault.reason == "exited")
-            self._channel.close()
         except Exception:  # whoever waits for this worker must be told, whatever became of its process
             _log.exception("worker %s (pid %d) could not be ended cleanly", self.spec.worker_id, self.pid)
+        self._channel.close()
         if fault.reason != "stopped":
             _log.warning("worker %s (pid %d) is dead: %s", self.spec.worker_id, self.pid, fault.message)
         waiting = [self._current, *self._queue] if self._current else [*self._queue]
