@@ -29,7 +29,7 @@ test-fast: setup ## the tests that take seconds
 	$(BIN)/pytest -m 'not slow'
 
 soak: setup ## long counts, by hand
-	$(BIN)/pytest benchmarks/soak
+	$(BIN)/pytest -s benchmarks/soak
 
 lint: setup ## format, lint, types, import directions
 	$(BIN)/ruff format --check .

@@ -27,10 +27,10 @@ from synapse_host.certification.stored_rows import (
 )
 from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
 from synapse_host.lanes.backend_choice import BackendChoice
+from synapse_host.lanes.device_turns import Devices
 from synapse_host.lanes.guarded_tasks import GuardedTasks
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.permits import DevicePermits
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.stored_models import model_of, row_of
@@ -102,7 +102,7 @@ class Host:
             now_ms=_now_ms,
         )
         self._stores = stores
-        self._permits = DevicePermits()
+        self._devices = Devices()
         self._tasks = tasks
         self._jobs = jobs
         self._worker_numbers = 0
@@ -128,7 +128,7 @@ class Host:
                 self.gate,
                 self.ledger,
                 budgets,
-                InlineLimits(settings.inline.max_items, settings.inline.max_tokens),
+                InlineLimits(settings.inline.max_items, settings.inline.max_tokens, settings.inline.max_text_chars),
                 generation,
                 self.table_epoch,
             ),
@@ -186,7 +186,7 @@ class Host:
         return LaneRuntime(
             start_worker=self._start_worker,
             read_tokenizer=_read_tokenizer,
-            permits=self._permits.of(model.device_class),
+            turns=self._devices.of(model.device_class),
             tasks=self._tasks,
             clock=time.monotonic,
             threads=self.settings.worker.threads,

@@ -36,6 +36,7 @@ class InlineSettings(_Section):
 
     max_items: int = Field(64, ge=1, le=65_536, description="Items one inline embed.batch may hold.")
     max_tokens: int = Field(8192, ge=1, description="Tokens one inline embed.batch may hold.")
+    max_text_chars: int = Field(2 * MIB, ge=1024, description="Characters one text may hold; it is tokenised whole.")
     byte_budget: int = Field(64 * MIB, ge=MIB, description="Bytes of text queued and running at once, host-wide.")
     max_queue_ms: int = Field(5000, ge=0, description="Longest predicted wait a request accepts when it names none.")
     deadline_ms: int = Field(30_000, ge=1, description="Time budget of a request that names none.")

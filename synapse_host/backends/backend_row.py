@@ -83,8 +83,12 @@ def row_of_fault(entry: BackendEntry, machine: str) -> BackendRow:
 
 def row_of_absent(known: KnownBackend, machine: str) -> BackendRow:
     """The row of a backend that is known and not installed."""
+    absence = "not_installed" if known.built else "backend_not_built"
     if not supports_platform(known.platforms, machine):
-        return _not_here(known.backend, _wrong_platform(known.backend, known.platforms, machine), "not_installed")
+        return _not_here(known.backend, _wrong_platform(known.backend, known.platforms, machine), absence)
+    if not known.built:
+        message = f"backend {known.backend!r} is planned and this version does not have it; use another backend"
+        return BackendRow(known.backend, False, None, None, "worker_missing", absence, message)
     message = f"backend {known.backend!r} is not installed; install it with: {known.install_command}"
     return BackendRow(known.backend, False, None, None, "worker_missing", "not_installed", message)
 

@@ -29,6 +29,8 @@ class KnownBackend:
     engine: str
     device_class: DeviceClass
     platforms: tuple[str, ...]
+    #: Whether this version comes with it; the others are planned.
+    built: bool = False
 
     @property
     def install_command(self) -> str:
@@ -39,7 +41,7 @@ class KnownBackend:
 _APPLE_SILICON = ("darwin-arm64",)
 
 _KNOWN = (
-    KnownBackend("cpu", "synapse-host-owned-cpu", "cpu", "owned-cpu", "cpu", ("linux", "darwin")),
+    KnownBackend("cpu", "synapse-host-owned-cpu", "cpu", "owned-cpu", "cpu", ("linux", "darwin"), built=True),
     KnownBackend("metal", "synapse-host-owned-metal", "metal", "owned-metal", "metal", _APPLE_SILICON),
     KnownBackend("ane", "synapse-host-ane", "ane", "ane-direct-worker", "ane", _APPLE_SILICON),
     KnownBackend("cuda", "synapse-host-owned-cuda", "cuda", "owned-cuda", "cuda", ("linux", "win32")),

@@ -43,6 +43,7 @@ class CertificationLedger:
 
     def __init__(self, profile_hash: Callable[[RegisteredModel], str]) -> None:
         self._profile_hash = profile_hash
+        self._keys: dict[str, tuple[str, str]] = {}
         self._certifications: dict[tuple[str, str], Certification] = {}
         self._performance: dict[tuple[str, str], Performance] = {}
 
@@ -55,7 +56,11 @@ class CertificationLedger:
 
     def key(self, model: RegisteredModel) -> tuple[str, str]:
         """The (machine profile, fingerprint) pair a model is certified under."""
-        return self._profile_hash(model), model.fingerprint
+        # A fingerprint covers the engine, and with it all of the profile that is not this machine.
+        key = self._keys.get(model.fingerprint)
+        if key is None:
+            key = self._keys[model.fingerprint] = self._profile_hash(model), model.fingerprint
+        return key
 
     def certification(self, model: RegisteredModel) -> Certification | None:
         """The model's outcome on this machine, or None before its first probe."""

@@ -119,7 +119,8 @@ def load(
     if as_json:
         print_json(status)
     else:
-        print_text(f"model {status['model_id']} is ready, fingerprint {status['fingerprint']}")
+        state = "ready" if certified else "loaded, not certified yet"
+        print_text(f"model {status['model_id']} is {state}, fingerprint {status['fingerprint']}")
     if not certified:
         tell(f"certify it with: synapse-host probe {status['model_id']}")
 

@@ -93,6 +93,8 @@ class Calls:
             SynapseError: the first refusal that is neither retried nor met by a smaller request.
 
         """
+        if isinstance(texts, str):
+            raise TypeError("embed_many got one string and would embed its characters; pass a list, or use embed_query")
         if not texts or concurrency < 1:
             raise ValueError(
                 f"embed_many got {len(texts)} texts and concurrency {concurrency}; give at least one of each"

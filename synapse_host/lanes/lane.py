@@ -17,12 +17,13 @@ import anyio
 from synapse_host.admission.gate import Budget
 from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelInUse, ModelLoading, ProbeRequired, SynapseError
 from synapse_host.lanes.batching import group_rows
-from synapse_host.lanes.executor import LaneExecutor
+from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
 from synapse_host.lanes.strikes import Strikes
 from synapse_host.lanes.worker_errors import embed_error
+from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, VectorsHeader
@@ -32,8 +33,6 @@ __all__ = ["Lane", "LaneRuntime"]
 #: Longest wait of a request that finds its lane loading (wire contract section 2, model_loading).
 LOAD_WAIT_MS = 5000
 FLOAT_BYTES = 4
-#: What one group sends: the control message and its token ids.
-_Batch = tuple[EmbedBatchRequest, bytes]
 
 
 class Lane:
@@ -42,13 +41,11 @@ class Lane:
     def __init__(self, model: RegisteredModel, runtime: LaneRuntime) -> None:
         self.model = model
         self.rows_computed = 0
-        self.executor = LaneExecutor(runtime.permits)
+        self.turns = runtime.turns
         self._residency = Residency(model, runtime)
         self._clock = runtime.clock
         self._holders: dict[int, Mapping[str, str]] = {}
         self._numbers = count(1)
-        self._scope = anyio.CancelScope()
-        runtime.tasks.start_soon(self._serve, name=f"lane {model.model_id}")
 
     @property
     def state(self) -> LaneState:
@@ -150,18 +147,21 @@ class Lane:
         serving = self._require_serving()
         groups = group_rows([len(row) for row in rows], self.model.batch, serving.buckets)
         # Written out before any of them has its turn: a worker then waits for the sending alone.
-        prepared = [self._prepared(serving, rows, group) for group in groups]
+        try:
+            exchanges = [self._exchange(serving, rows, group) for group in groups]
+        except Exception as fault:
+            raise host_fault("a group of rows", fault) from fault
         if len(groups) == 1 and len(rows) == 1:
-            return serving.dims, await self._execute(serving, prepared[0], item_ids)
+            return serving.dims, await self._computed(serving, exchanges[0], item_ids)
         width = serving.dims * FLOAT_BYTES
         out = bytearray(len(rows) * width)
-        for group, batch in zip(groups, prepared, strict=True):
-            raw = await self._execute(serving, batch, [item_ids[index] for index in group])
+        for group, exchange in zip(groups, exchanges, strict=True):
+            raw = await self._computed(serving, exchange, [item_ids[index] for index in group])
             for position, index in enumerate(group):
                 out[index * width : (index + 1) * width] = raw[position * width : (position + 1) * width]
         return serving.dims, bytes(out)
 
-    def _prepared(self, serving: Serving, rows: Sequence[Sequence[int]], group: list[int]) -> _Batch:
+    def _exchange(self, serving: Serving, rows: Sequence[Sequence[int]], group: Sequence[int]) -> Exchange:
         # The worker is told positions, not the caller's ids: a long id cannot make a frame too large.
         ids = array("i")
         for index in group:
@@ -173,29 +173,44 @@ class Lane:
             normalize=self.model.normalize,
             items=[{"id": str(position), "n_tokens": len(rows[index])} for position, index in enumerate(group)],
         )
-        return message, ids.tobytes()
 
-    async def _execute(self, serving: Serving, batch: _Batch, item_ids: Sequence[str]) -> bytes:
-        return await self.executor.execute(partial(self._exchange, serving, batch, item_ids))
+        def drained() -> None:
+            self._account(serving, exchange)
+            self.turns.end()
 
-    async def _exchange(self, serving: Serving, batch: _Batch, item_ids: Sequence[str]) -> bytes:
-        message, ids = batch
+        exchange = serving.worker.exchange(message, ids.tobytes(), drained=drained)
+        return exchange
+
+    async def _computed(self, serving: Serving, exchange: Exchange, item_ids: Sequence[str]) -> bytes:
+        """The vectors of one group; cancelling stops the wait, and the work only where it has not begun."""
+        begin = partial(serving.worker.submit, exchange)
+        self.turns.ask(begin)
         try:
-            reply, raw = await serving.worker.request(message, ids, operation="embed")
+            await exchange.done.wait()
+        except BaseException:
+            if not self.turns.withdraw(begin):
+                serving.worker.abandon(exchange)
+            raise
+        try:
+            reply, raw = exchange.outcome()
         except WorkerRefusal as refusal:
             raise embed_error(refusal, item_ids) from refusal
-        except EngineCrashed:
-            self._residency.notice_death(serving.worker)
-            raise
         assert isinstance(reply, VectorsHeader)
         assert raw is not None
-        self.strikes.served()
-        self.rows_computed += reply.n
         return raw
 
-    async def _serve(self) -> None:
-        with self._scope:
-            await self.executor.serve()
+    def _account(self, serving: Serving, exchange: Exchange) -> None:
+        """Count what a worker did, whether or not the caller still waits."""
+        try:
+            reply, _ = exchange.outcome()
+        except EngineCrashed:
+            self._residency.notice_death(serving.worker)
+        except Exception:
+            return
+        else:
+            assert isinstance(reply, VectorsHeader)
+            self.strikes.served()
+            self.rows_computed += reply.n
 
     def _require_serving(self) -> Serving:
         serving = self._residency.serving
@@ -232,8 +247,7 @@ class Lane:
             raise
 
     async def close(self) -> None:
-        """End the lane for good: stop its loop and its worker."""
-        self._scope.cancel()
+        """End the lane for good: stop its worker."""
         await self._residency.close()
 
     def _refuse_held(self) -> None:

@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from synapse_host.errors import EngineCrashed, ModelLoading, SynapseError
+from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_state import LaneEvent, LaneState, next_state
 from synapse_host.lanes.registered_model import RegisteredModel
@@ -32,11 +33,11 @@ CLOSE_DRAIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LaneRuntime:
-    """What the host lends a lane: how to start its worker, its device's permits and the task group it lives in."""
+    """What the host lends a lane: how to start its worker, its device's turns and the task group it lives in."""
 
     start_worker: Callable[[RegisteredModel], Awaitable[Worker]]
     read_tokenizer: Callable[[RegisteredModel], Awaitable[ModelTokenizer]]
-    permits: anyio.Semaphore
+    turns: DeviceTurns
     tasks: TaskGroup
     clock: Callable[[], float]
     threads: int = 0

@@ -46,8 +46,9 @@ class EmbedItem(Params):
 class EmbedBatchParams(Constraints):
     """Several texts; a bare text gets its index as id."""
 
-    items: list[EmbedItem | StrictStr] | None = None
-    texts: list[StrictStr] | None = None
+    # Fail fast: a frame may hold millions of wrong items, and one is enough to say so.
+    items: Annotated[list[EmbedItem | StrictStr], Field(fail_fast=True)] | None = None
+    texts: Annotated[list[StrictStr], Field(fail_fast=True)] | None = None
     model: Name | None = None
     request_key: Annotated[StrictStr, Field(max_length=256)] | None = None
 
@@ -58,6 +59,7 @@ class InlineLimits:
 
     max_items: int
     max_tokens: int
+    max_text_chars: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class EmbeddingService:
     async def _embed(
         self, constraints: Constraints, model: str | None, ids: list[str], texts: list[str], context: RequestContext
     ) -> Reply:
+        self._refuse_longest(ids, texts)
         budget = self.budgets.of(constraints, context)
         lane = resolve_lane(
             self.lanes,
@@ -108,10 +111,19 @@ class EmbeddingService:
             await lane.ensure_ready(budget)
             return await self._admitted(lane, ids, texts, budget)
 
+    def _refuse_longest(self, ids: list[str], texts: list[str]) -> None:
+        """A text is tokenised whole to be counted, which takes some 250 bytes of memory a character."""
+        limit = self.limits.max_text_chars
+        for item, text in zip(ids, texts, strict=True):
+            if len(text) > limit:
+                raise InvalidRequest(
+                    f"item {item!r} has {len(text)} characters and a text may have {limit}; split it",
+                    details={"item_id": item, "characters": len(text), "max_text_chars": limit},
+                )
+
     async def _admitted(self, lane: Lane, ids: list[str], texts: list[str], budget: Budget) -> Reply:
-        executor = lane.executor
-        waiting, idle = executor.waiting, executor.idle
-        with self.gate.admitted(request_bytes(texts), budget, waiting=waiting, permit_free=idle):
+        turns = lane.turns
+        with self.gate.admitted(request_bytes(texts), budget, waiting=turns.waiting, permit_free=turns.free):
             rows = await _encode(lane, texts)
             _refuse_wordless(rows, ids)
             total = sum(row.effective_tokens for row in rows)

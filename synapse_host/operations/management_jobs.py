@@ -122,6 +122,7 @@ class ManagementJobs:
         finally:
             if job.error is not None:
                 job.state = failed[job.error.error_class]
+                _forget_frames(job.error)
             job.finished = True
 
     def _forget_oldest(self) -> None:
@@ -130,3 +131,8 @@ class ManagementJobs:
             del self._jobs[job.job_id]
             if self._keys.get(job.request_key) == job.job_id:
                 del self._keys[job.request_key]
+
+
+def _forget_frames(error: SynapseError) -> None:
+    """Let go of the frames an error came through: a kept job would keep whole files and tokenizers alive with them."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None

@@ -134,10 +134,12 @@ class _Door:
             while True:
                 try:
                     stream = await listener.accept()
-                except OSError as error:
-                    if error.errno not in _OUT_OF_DESCRIPTORS:
+                except (OSError, anyio.BrokenResourceError) as error:
+                    # The library hides the system's refusal behind an error of its own.
+                    refusal = error if isinstance(error, OSError) else error.__cause__
+                    if getattr(refusal, "errno", None) not in _OUT_OF_DESCRIPTORS:
                         raise
-                    _log.warning("cannot accept a connection: %s", error)
+                    _log.warning("cannot accept a connection: %s", refusal)
                     await anyio.sleep(_ACCEPT_PAUSE_S)
                     continue
                 sessions.start_soon(self._receive_peer, stream)

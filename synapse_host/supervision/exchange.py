@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import anyio
@@ -22,8 +23,8 @@ Reply = tuple[Message, bytes | None]
 class Exchange:
     """A request, where it stands, and what came of it; ``done`` is set when its reply is drained or will never come.
 
-    ``drained`` is called at that same moment, once, whether or not anyone still waits for the reply. ``dims`` is the
-    vector width of the model that is asked, where the host knows it.
+    ``drained`` is called at that same moment, once, before whoever waits hears of it and whether or not anyone does.
+    ``dims`` is the vector width of the model that is asked, where the host knows it.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class Exchange:
         self.raw = raw
         self.raw_bytes = 0 if raw is None else memoryview(raw).nbytes
         self.dims = dims
-        self.done = anyio.Event()
+        self.done = asyncio.Event()
+        #: What the socket would not take when the request was begun; None until it is.
+        self.unsent: list[memoryview] | None = None
         self._drained = drained
         self._reply: Reply | None = None
         self._error: Exception | None = None
@@ -73,9 +76,24 @@ class Exchange:
         return self._reply
 
     def _settle(self) -> None:
-        self.done.set()
-        if self._drained is not None:
-            self._drained()
+        try:
+            if self._drained is not None:
+                self._drained()
+        finally:
+            self.done.set()
+
+
+def begin(exchange: Exchange, channel: WorkerChannel) -> None:
+    """Send what the socket takes at once, unless that was done before.
+
+    Raises:
+        ProtocolFault, FrameTooLarge, ChannelClosed: as ``carry_out``.
+
+    """
+    if exchange.unsent is None:
+        if channel.pending_bytes:
+            raise ProtocolFault(f"{channel.pending_bytes} bytes arrived that no request asked for")
+        exchange.unsent = channel.start_send(exchange.payload, exchange.raw)
 
 
 async def carry_out(exchange: Exchange, channel: WorkerChannel, windows: SilenceWindows, engine: str) -> Reply:
@@ -87,12 +105,11 @@ async def carry_out(exchange: Exchange, channel: WorkerChannel, windows: Silence
         ProtocolFault, FrameTooLarge, ChannelClosed: it broke the protocol or went away.
 
     """
-    if channel.pending_bytes:
-        raise ProtocolFault(f"{channel.pending_bytes} bytes arrived that no request asked for")
     operation = exchange.message.OPERATION
     window = windows.window(operation, engine)
     with anyio.CancelScope(deadline=anyio.current_time() + window) as silence:
-        await channel.send(exchange.payload, exchange.raw)
+        begin(exchange, channel)
+        await channel.finish_send(exchange.unsent or [])
         rule = ProgressRule(str(getattr(exchange.message, "req_id", "")), operation)
         while isinstance(reply := decode_response(await channel.receive()), ProgressReport):
             rule.accept(reply)

@@ -53,17 +53,24 @@ class SocketStream:
         connection.setblocking(False)
         self._socket = connection
 
-    async def send(self, parts: Sequence[Buffer]) -> None:
-        """Write every part, in order; raises ``OSError`` when the peer is gone."""
+    def send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
+        """Write what the socket takes at once; what is left, in order. Raises ``OSError`` when the peer is gone."""
         try:
             sent = self._socket.sendmsg(parts)
         except BlockingIOError:
             sent = 0
-        loop = asyncio.get_running_loop()
+        rest = []
         for part in parts:
             if sent < len(part):
-                await loop.sock_sendall(self._socket, memoryview(part)[sent:])
+                rest.append(memoryview(part)[sent:])
             sent = max(0, sent - len(part))
+        return rest
+
+    async def send(self, parts: Sequence[Buffer]) -> None:
+        """Write every part, in order; raises ``OSError`` when the peer is gone."""
+        loop = asyncio.get_running_loop()
+        for part in self.send_now(parts):
+            await loop.sock_sendall(self._socket, part)
 
     async def receive(self, max_bytes: int) -> bytes:
         """Between one byte and ``max_bytes``, or none at the end; raises ``OSError`` when the connection breaks."""
@@ -86,13 +93,15 @@ class SocketStream:
 async def readable(source: socket.socket | int) -> None:
     """Wait until a socket or descriptor has something to read, or its end."""
     # Waiting and reading are apart so that a cancelled wait can lose neither bytes nor a connection.
+    # The loop is given a number: of a socket it would write out the addresses, twice a wait, for a message nobody sees.
+    descriptor = source if isinstance(source, int) else source.fileno()
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(source, _settle, ready)
+    loop.add_reader(descriptor, _settle, ready)
     try:
         await ready
     finally:
-        loop.remove_reader(source)
+        loop.remove_reader(descriptor)
 
 
 def _settle(ready: asyncio.Future[None]) -> None:

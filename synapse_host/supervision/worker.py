@@ -8,6 +8,8 @@ waits.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from anyio.abc import TaskGroup
 
 from synapse_host.errors import EngineCrashed, InvalidRequest
 from synapse_host.framing import FrameTooLarge
-from synapse_host.supervision.exchange import Exchange, Reply, carry_out
+from synapse_host.supervision.exchange import Exchange, Reply, begin, carry_out
 from synapse_host.supervision.launch import Launched, launch
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error
@@ -49,7 +51,9 @@ class Worker:
         self._dims: dict[str, int] = {}
         self._queue: deque[Exchange] = deque()
         self._current: Exchange | None = None
-        self._wake = anyio.Event()
+        self._wake = asyncio.Event()
+        #: The task waits for a request: one that comes now may be sent by whoever brings it.
+        self._idle = False
         self._stopping = False
 
     @classmethod
@@ -109,18 +113,39 @@ class Worker:
         """
         if operation not in (None, message.OPERATION):
             raise ValueError(f"{message.TYPE} is operation {message.OPERATION!r}, not {operation!r}")
-        exchange = Exchange(message, raw, drained, self._dims.get(str(getattr(message, "model_ref", None))))
-        refusal = self._refusal(exchange)
-        if refusal is not None:
-            exchange.fail(refusal)
-            return exchange.outcome()
-        self._submit(exchange)
+        exchange = self.exchange(message, raw, drained=drained)
+        self.submit(exchange)
         try:
             await exchange.done.wait()
         except BaseException:
-            self._abandon(exchange)
+            self.abandon(exchange)
             raise
         return exchange.outcome()
+
+    def exchange(
+        self, message: Message, raw: Buffer | None = None, *, drained: Callable[[], None] | None = None
+    ) -> Exchange:
+        """A request made ready for ``submit``, with the arguments of ``request``."""
+        return Exchange(message, raw, drained, self._dims.get(str(getattr(message, "model_ref", None))))
+
+    def submit(self, exchange: Exchange) -> None:
+        """Queue ``exchange``; a refusal settles it instead. An idle worker is sent it before this returns."""
+        refusal = self._refusal(exchange)
+        if refusal is not None:
+            exchange.fail(refusal)
+            return
+        if self._idle and not self._queue:
+            # What goes wrong here goes wrong again, and is answered, where the task takes it up.
+            with contextlib.suppress(ChannelClosed, FrameTooLarge, ProtocolFault):
+                begin(exchange, self._channel)
+        self._queue.append(exchange)
+        self._wake.set()
+
+    def abandon(self, exchange: Exchange) -> None:
+        """Forget a request that was not begun; one that was is read to its end, whoever waits for it."""
+        if exchange in self._queue and exchange.unsent is None:
+            self._queue.remove(exchange)
+            exchange.fail(WorkerFault("stopped", "the caller went away"))
 
     async def stop(self, *, drain_s: float = DRAIN_S, terminate_s: float = TERMINATE_S) -> None:
         """Say SHUTDOWN and wait for the end; past ``drain_s`` send SIGTERM, and past ``terminate_s`` more, SIGKILL.
@@ -129,7 +154,8 @@ class Worker:
         """
         if not self._stopping and self.fault is None:
             self._stopping = True
-            self._submit(Exchange(Shutdown(), None))
+            self._queue.append(Exchange(Shutdown(), None))
+            self._wake.set()
         with anyio.move_on_after(drain_s):
             await self.closed.wait()
         if not self.closed.is_set():
@@ -146,16 +172,6 @@ class Worker:
             return self._crash(WorkerFault("stopped", "the worker is stopping; load the model again"))
         problem = exchange.problem(self.max_frame)
         return None if problem is None else InvalidRequest(problem)
-
-    def _submit(self, exchange: Exchange) -> None:
-        self._queue.append(exchange)
-        self._wake.set()
-
-    def _abandon(self, exchange: Exchange) -> None:
-        """Forget a request that was not begun; one that was is read to its end by ``_serve``."""
-        if exchange in self._queue:
-            self._queue.remove(exchange)
-            exchange.fail(WorkerFault("stopped", "the caller went away"))
 
     async def _serve(self) -> None:
         fault = WorkerFault("stopped", "the host is stopping")
@@ -179,8 +195,10 @@ class Worker:
             elif self._process.exited.is_set():
                 raise WorkerFault("exited", "the worker exited while idle")
             else:
-                self._wake = anyio.Event()
+                self._wake.clear()
+                self._idle = True
                 await self._wake.wait()
+                self._idle = False
 
     async def _carry_out(self, exchange: Exchange) -> None:
         try:

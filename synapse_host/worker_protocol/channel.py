@@ -21,6 +21,9 @@ class ChannelClosed(Exception):
 class ByteStream(Protocol):
     """What carries the bytes. Both calls raise ``OSError`` when the connection breaks."""
 
+    def send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
+        """Write what can be written without waiting; what is left, in order."""
+
     async def send(self, parts: Sequence[Buffer]) -> None:
         """Write every part, in order."""
 
@@ -61,13 +64,26 @@ class WorkerChannel:
             ChannelClosed: the worker no longer reads.
 
         """
+        await self.finish_send(self.start_send(payload, raw))
+
+    def start_send(self, payload: bytes, raw: Buffer | None = None) -> list[memoryview]:
+        """As much of ``send`` as needs no waiting; ``finish_send`` takes the rest."""
         control = frame_header(len(payload), self._max_frame) + payload
         parts: list[Buffer] = [control]
         if raw is not None:
             view = memoryview(raw).cast("B")
             parts = [control + frame_header(view.nbytes, self._max_frame), view]
         try:
-            await self._stream.send(parts)
+            return self._stream.send_now(parts)
+        except OSError as broken:
+            raise ChannelClosed(f"the worker stopped reading: {broken}") from broken
+
+    async def finish_send(self, rest: Sequence[Buffer]) -> None:
+        """Send what ``start_send`` left; raises ``ChannelClosed``."""
+        if not rest:
+            return
+        try:
+            await self._stream.send(rest)
         except OSError as broken:
             raise ChannelClosed(f"the worker stopped reading: {broken}") from broken
 

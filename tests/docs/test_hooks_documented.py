@@ -98,7 +98,7 @@ def _details_in_code() -> set[str]:
                 found |= _word(node.value)
             if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
                 found |= _word(node.value.elts[0])
-    return {word for word in found if re.fullmatch(r"[a-z]+_[a-z_]+", word)} | {"not_installed"}
+    return {word for word in found if re.fullmatch(r"[a-z]+_[a-z_]+", word)} | {"not_installed", "backend_not_built"}
 
 
 def _word(node: ast.expr) -> set[str]:

@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from synapse_host.errors import EngineCrashed, QueueFull
-from synapse_host.lanes.executor import LaneExecutor
 from synapse_host.lanes.guarded_tasks import GuardedTasks
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 
@@ -18,51 +17,6 @@ pytestmark = pytest.mark.anyio
 
 async def blunder() -> NoReturn:
     raise ZeroDivisionError("planted")
-
-
-async def answer() -> bytes:
-    return b"next"
-
-
-async def test_a_mistake_in_one_exchange_is_its_callers_and_the_next_is_served(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with anyio.create_task_group() as tasks:
-        executor = LaneExecutor(anyio.Semaphore(1))
-        tasks.start_soon(executor.serve)
-        with pytest.raises(EngineCrashed, match="planted") as caught:
-            await executor.execute(blunder)
-        assert (caught.value.error_class, caught.value.details) == ("permanent", {"reason": "host_fault"})
-        assert await executor.execute(answer) == b"next"
-        assert executor.idle
-        tasks.cancel_scope.cancel()
-    assert "ZeroDivisionError: planted" in caplog.text
-
-
-async def test_whoever_waits_when_the_lane_closes_is_told_so() -> None:
-    executor = LaneExecutor(anyio.Semaphore(1))
-    ended: list[object] = []
-
-    async def wait_for_ever() -> bytes:
-        await anyio.sleep_forever()
-        return b""
-
-    async def ask() -> None:
-        try:
-            ended.append(await executor.execute(wait_for_ever))
-        except EngineCrashed as crash:
-            ended.append((crash.details or {})["reason"])
-
-    async with anyio.create_task_group() as callers:
-        async with anyio.create_task_group() as lane:
-            lane.start_soon(executor.serve)
-            for _ in range(3):
-                callers.start_soon(ask)
-            await anyio.wait_all_tasks_blocked()
-            assert (executor.running, executor.waiting) == (1, 2)
-            lane.cancel_scope.cancel()
-        await ask()  # and whoever comes later
-    assert ended == ["stopped"] * 4
 
 
 async def test_a_mistake_in_a_job_fails_that_job(caplog: pytest.LogCaptureFixture) -> None:

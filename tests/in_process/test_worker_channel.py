@@ -26,8 +26,12 @@ class MemoryStream:
         self.pause_s = pause_s
         self.sent: list[bytes] = []
 
-    async def send(self, parts: Sequence[Buffer]) -> None:
+    def send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
         self.sent += [bytes(part) for part in parts]
+        return []
+
+    async def send(self, parts: Sequence[Buffer]) -> None:
+        self.send_now(parts)
 
     async def receive(self, max_bytes: int) -> bytes:
         await anyio.sleep(self.pause_s)
@@ -45,7 +49,7 @@ class MemoryStream:
 class BrokenStream(MemoryStream):
     """A connection the peer has reset."""
 
-    async def send(self, parts: Sequence[Buffer]) -> None:
+    def send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
         raise BrokenPipeError(32, "Broken pipe")
 
     async def receive(self, max_bytes: int) -> bytes:

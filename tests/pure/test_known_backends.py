@@ -46,6 +46,13 @@ def test_an_absent_backend_says_how_to_install_it() -> None:
     assert "pip install synapse-host[cpu]" in str(row.message)
 
 
+def test_a_planned_backend_is_not_offered_for_installing() -> None:
+    row = row_of_absent(KNOWN_BACKENDS["cuda"], "linux-x86_64")
+    assert (row.runnable, row.reason, row.reason_detail) == (False, "worker_missing", "backend_not_built")
+    assert "planned" in str(row.message)
+    assert "pip install" not in str(row.message)
+
+
 def test_an_absent_backend_of_another_platform_says_so_first() -> None:
     row = row_of_absent(KNOWN_BACKENDS["metal"], "linux-x86_64")
     assert row.reason == "not_supported_on_platform"

@@ -17,6 +17,7 @@ from synapse_host.certification.ledger import Certification
 from synapse_host.certification.probe import REFERENCE_BACKEND, ProbeSetting, probe_lane
 from synapse_host.hookspecs import DType
 from synapse_host.lanes.backend_choice import BackendChoice
+from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.load_request import LoadRequest
 from synapse_host.lanes.model_preparation import prepare_model, read_tokenizer, resolve_files
@@ -95,7 +96,7 @@ async def lane_of(
         async def tokenizer(model: RegisteredModel):  # type: ignore[no-untyped-def]
             return read_tokenizer(model)
 
-        lane = Lane(model, LaneRuntime(start, tokenizer, anyio.Semaphore(1), tasks, time.monotonic))
+        lane = Lane(model, LaneRuntime(start, tokenizer, DeviceTurns(), tasks, time.monotonic))
         yield lane, ProbeSetting(start, Gates(0.999, 0.9), 0, "test", 1, lambda: 0)
         await lane.close()
         tasks.cancel_scope.cancel()
