@@ -144,7 +144,7 @@ def test_load_probe_and_unload(own_host: RunningHost, tiny_directory: Path) -> N
     assert set(loaded) == LOAD_KEYS
     assert (loaded["state"], loaded["model_id"]) == ("ready", "tiny")
     again = run_synapse("load", directory, "--id", "tiny", "--pooling", "cls", home=home)
-    assert again.stdout == f"model tiny is ready, fingerprint {loaded['fingerprint']}\n"
+    assert again.stdout == f"model tiny is loaded, not certified yet, fingerprint {loaded['fingerprint']}\n"
     other = parsed(run_synapse("load", directory, "--id", "tiny", "--no-normalize", "--json", home=home))
     assert other["fingerprint"] != loaded["fingerprint"]
 

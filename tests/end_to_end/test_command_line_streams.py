@@ -213,5 +213,5 @@ def test_loading_tells_a_person_what_comes_next(tmp_path: Path) -> None:
         os.close(errors)
         output, _ = done.communicate(timeout=DEADLINE_S)
         shown = hear().splitlines()
-    assert output.startswith(b"model tiny is ready")
+    assert output.startswith(b"model tiny is loaded, not certified yet")
     assert shown[-2:] == ["ready", "certify it with: synapse-host probe tiny"]
