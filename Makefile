@@ -25,8 +25,8 @@ demo: setup ## embed the project's own docs and answer three questions over them
 test: setup ## every test
 	$(BIN)/pytest
 
-test-fast: setup ## the tests that take seconds
-	$(BIN)/pytest -m 'not slow'
+test-fast: setup ## what needs no worker process and no running host; a minute or two
+	$(BIN)/pytest -m 'not slow' tests/pure tests/in_process tests/architecture tests/docs
 
 soak: setup ## long counts, by hand
 	$(BIN)/pytest -s benchmarks/soak
