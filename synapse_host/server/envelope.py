@@ -18,6 +18,8 @@ from synapse_host.operations.quoting import cut, quoted
 from synapse_host.operations.registry import RawVectors, Reply
 from synapse_host.server.malformed import MalformedFrame, explain, kind_of
 
+#: An id may be any JSON value; the writer of JSON gives up on nesting the reader still takes.
+MAX_ID_DEPTH = 32
 API_VERSION = 1
 VectorForm = Literal["json", "f32"]
 Buffer = bytes | bytearray | memoryview
@@ -130,6 +132,10 @@ def is_channel_error(error: SynapseError) -> bool:
 
 def _request(document: dict[str, Any]) -> Request:
     request_id = document.get("id")
+    if isinstance(request_id, list | dict) and _deeper_than(request_id, MAX_ID_DEPTH):
+        raise MalformedFrame(
+            None, f"id is nested deeper than {MAX_ID_DEPTH} and could not be sent back; use a number or a string"
+        )
     method = document.get("method")
     if type(method) is not str:
         raise MalformedFrame(request_id, f"method is {kind_of(method)} but must be a string naming the method")
@@ -143,6 +149,13 @@ def _request(document: dict[str, Any]) -> Request:
         )
     scope = document.get("scope")
     return Request(request_id, method, params, None if scope is None else _flow_id(request_id, scope))
+
+
+def _deeper_than(value: Any, levels: int) -> bool:
+    if not isinstance(value, list | dict):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper_than(each, levels - 1) for each in inner)
 
 
 def _flow_id(request_id: Any, scope: object) -> str | None:

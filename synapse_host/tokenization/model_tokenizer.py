@@ -94,10 +94,11 @@ class ModelTokenizer:
         with _library_faults("could not encode these texts"):
             # The fast form leaves out character offsets, a quarter of the time; the tokens are the same.
             encodings = self._tokenizer.encode_batch_fast(list(texts))
-        return [
-            self._counted(text, data, encoding.ids)
-            for text, data, encoding in zip(texts, received, encodings, strict=True)
-        ]
+        with _library_faults("could not decode the kept tokens of these texts"):
+            return [
+                self._counted(text, data, encoding.ids)
+                for text, data, encoding in zip(texts, received, encodings, strict=True)
+            ]
 
     def _counted(self, text: str, data: bytes, ids: list[int]) -> EncodedText:
         digest = sha256_hex(data)

@@ -181,6 +181,14 @@ def test_a_file_that_makes_the_library_panic_is_refused() -> None:
         load(json.dumps(document).encode())
 
 
+def test_a_decoder_that_panics_on_a_cut_text_is_a_refusal() -> None:
+    document = json.loads(word_level(a=1).to_str())
+    document["decoder"] = {"type": "Strip", "content": "a", "start": 1, "stop": 1}
+    tokenizer = load(json.dumps(document).encode(), max_tokens=4)
+    with pytest.raises(InvalidRequest, match="could not decode the kept tokens"):
+        tokenizer.encode(["a a a a a a a a"])
+
+
 BAD_FILES: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "of 0 bytes is not JSON"),
     "cut short": (byte_level(special=False)[:-20], "is not JSON"),

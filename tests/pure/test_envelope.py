@@ -174,3 +174,19 @@ def test_vector_that_is_not_finite_never_becomes_null() -> None:
     data = struct.pack("<2f", 1.0, float("nan"))
     with pytest.raises(EncodeFailed, match="not finite"):
         _reply_bytes(Reply({"vectors": [{"id": "a"}]}, RawVectors(1, 2, data)))
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+@pytest.mark.parametrize("depth", [33, 1000])
+def test_an_id_too_deep_to_send_back_is_refused_and_left_out(opening: bytes, closing: bytes, depth: int) -> None:
+    frame = b'{"id":' + opening * depth + b"1" + closing * depth + b',"method":"models.list"}'
+    with pytest.raises(MalformedFrame, match="deeper than 32") as refused:
+        decode_frame(frame)
+    assert _body(encode_error(refused.value.id, refused.value.error, module_generation=1))["id"] is None
+
+
+def test_an_id_of_the_greatest_depth_comes_back() -> None:
+    frame = b'{"id":' + b"[" * 32 + b"]" * 32 + b',"method":"models.list"}'
+    request = decode_frame(frame)
+    assert isinstance(request, Request)
+    assert _body(encode_error(request.id, QueueFull("busy"), module_generation=1))["id"] == request.id
