@@ -65,6 +65,8 @@ async def probe_lane(
     rows = probe_rows(lane.tokenizer, model.max_tokens)
     tell("reference")
     reference = await vectors_of(setting.start_worker, _on_reference(model), rows, threads=0)
+    # The lane's worker may have been killed meanwhile, by the system for its memory say: no fault of its numbers.
+    await lane.load()
     try:
         tell("lane")
         texts = metrics.agreement(await _lane_vectors(lane, rows), reference)

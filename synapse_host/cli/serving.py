@@ -16,7 +16,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def serve_foreground(settings: Settings, *, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return; a second signal ends at once.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain and return; a second signal ends at once.
 
     Raises what stopped the host as it was raised, not wrapped in the groups of the tasks it passed through.
     """
@@ -36,7 +36,7 @@ async def _serve(settings: Settings, on_ready: Callable[[], None]) -> None:
 
 
 async def _stop_on_signal(stop: anyio.Event, scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
             if stop.is_set():
                 scope.cancel()
