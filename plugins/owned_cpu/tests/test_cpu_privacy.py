@@ -31,6 +31,8 @@ sys.argv = ["engine_runs", "synapse_owned_cpu.plugin", sys.argv[2], "f32", "1"]
 runpy.run_module("synapse_host.testing.engine_runs", run_name="__main__")
 assert "openvino" in sys.modules and "openvino_telemetry" not in sys.modules
 """
+#: Variables by which the telemetry package knows an automated build, where it keeps quiet of its own accord.
+BUILD_MARKS = ("CI", "TF_BUILD", "JENKINS_URL")
 #: Runs a program without any network device, where the system allows it.
 NO_NETWORK = ["unshare", "--net", "--map-root-user"]
 
@@ -49,9 +51,9 @@ def attempts(tmp_path: Path, program: str, *, prefix: list[str] | None = None) -
     home, log = tmp_path / "home", tmp_path / "log"
     home.mkdir()
     command = [*(prefix or []), sys.executable, "-c", TRAPPED + program, str(log), str(minilm_directory())]
-    ran = subprocess.run(
-        command, env=os.environ | {"HOME": str(home)}, capture_output=True, text=True, timeout=60, check=False
-    )
+    # A user's machine carries none of the marks, so the checks hold without them too.
+    environment = {name: value for name, value in os.environ.items() if name not in BUILD_MARKS} | {"HOME": str(home)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
     tried = log.read_text().splitlines() if log.exists() else []
     return tried, sorted(path.name for path in home.rglob("*"))
