@@ -70,10 +70,13 @@ class DirectStream:
             anyio.BrokenResourceError: the peer is gone, or an earlier write was cut off.
 
         """
+        begun = not self._turn.locked()
+        rest = self._begin(parts) if begun else []
+        if begun and not rest:
+            return
+        # A free turn is taken without giving way: nobody comes between what is out and its rest.
         async with self._turn:
-            if self.torn:
-                raise anyio.BrokenResourceError("an earlier frame was cut off; open a new connection")
-            rest = _after(parts, self._send_now(parts))
+            rest = rest if begun else self._begin(parts)
             if rest:
                 self.torn = True
                 for part in rest:
@@ -95,6 +98,12 @@ class DirectStream:
                 continue
             except OSError as error:
                 raise self._ended(error) from error
+
+    def _begin(self, parts: Sequence[Buffer]) -> list[memoryview]:
+        """Send what the socket takes at once; the rest."""
+        if self.torn:
+            raise anyio.BrokenResourceError("an earlier frame was cut off; open a new connection")
+        return _after(parts, self._send_now(parts))
 
     def _send_now(self, parts: Sequence[Buffer]) -> int:
         try:

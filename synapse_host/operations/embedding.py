@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ from synapse_host.lanes.resolution import resolve_lane
 from synapse_host.operations.constraints import BudgetRule, Constraints, Name, Params
 from synapse_host.operations.envelope import inference_envelope
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
+from synapse_host.time_limits import TimeLimits
 from synapse_host.tokenization.model_tokenizer import EncodedText
 
 #: Texts longer than this many characters together are tokenised off the event loop: at 1.5 M tokens/s they would
@@ -73,6 +74,7 @@ class EmbeddingService:
     limits: InlineLimits
     module_generation: int
     table_epoch: int
+    deadlines: TimeLimits = field(default_factory=TimeLimits)
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -134,12 +136,14 @@ class EmbeddingService:
 
     async def _within(self, budget: Budget, lane: Lane, rows: list[EncodedText], ids: list[str]) -> tuple[int, bytes]:
         remaining = budget.remaining_ms(self.budgets.clock())
-        with anyio.move_on_after(max(remaining, 0.0) / 1000):
-            return await lane.embed([row.ids for row in rows], ids)
-        raise DeadlineExceeded(
-            f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} answered; "
-            "raise deadline_ms"
-        )
+        try:
+            with self.deadlines.limit(max(remaining, 0.0) / 1000):
+                return await lane.embed([row.ids for row in rows], ids)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} answered; "
+                "raise deadline_ms"
+            ) from None
 
     def _reply(self, lane: Lane, ids: Sequence[str], rows: Sequence[EncodedText], dims: int, data: bytes) -> Reply:
         payload = inference_envelope(

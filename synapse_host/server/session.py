@@ -30,6 +30,7 @@ from synapse_host.server.envelope import (
 )
 from synapse_host.server.ingress import IngressBudget
 from synapse_host.server.malformed import MalformedFrame
+from synapse_host.server.request_tasks import RequestTasks
 from synapse_host.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
@@ -65,14 +66,15 @@ class Session:
         self._vectors: VectorForm = "json"
         self._frames_seen = 0
         self._in_flight = 0
-        self._requests = anyio.create_task_group()
+        self._reading = anyio.CancelScope()
+        self._requests = RequestTasks(failed=self._reading.cancel)
 
     async def run(self) -> None:
         """Serve until the peer goes away, breaks the framing or stops reading."""
         try:
             async with self._requests:
-                await self._read_until_gone()
-                self._requests.cancel_scope.cancel()
+                with self._reading:
+                    await self._read_until_gone()
         finally:
             self._service.ingress.release(self._number)
 
@@ -133,7 +135,7 @@ class Session:
             return
         self._in_flight += 1
         context = RequestContext(self._service.clock(), self._peer_uid, request.flow_id)
-        self._requests.start_soon(self._answer, request, context)
+        self._requests.start(self._answer(request, context))
 
     def _check_in_flight(self) -> None:
         if self._in_flight >= self._limits.max_in_flight:
@@ -147,7 +149,7 @@ class Session:
             parts = await self._produce(request, context)
             await self._stream.write(*parts)
         except GONE:
-            self._requests.cancel_scope.cancel()
+            self._reading.cancel()
         finally:
             self._in_flight -= 1
             self._service.drain.leave()

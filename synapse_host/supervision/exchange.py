@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import anyio
-
 from synapse_host.supervision.reply_check import check_raw, check_reply
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.worker_fault import WorkerFault
+from synapse_host.time_limits import TimeLimits
 from synapse_host.worker_protocol.channel import Buffer, WorkerChannel
 from synapse_host.worker_protocol.codec import check_outgoing, decode_response, encode
 from synapse_host.worker_protocol.faults import ProtocolFault
@@ -96,8 +95,16 @@ def begin(exchange: Exchange, channel: WorkerChannel) -> None:
         exchange.unsent = channel.start_send(exchange.payload, exchange.raw)
 
 
-async def carry_out(exchange: Exchange, channel: WorkerChannel, windows: SilenceWindows, engine: str) -> Reply:
+async def carry_out(
+    exchange: Exchange,
+    channel: WorkerChannel,
+    windows: SilenceWindows,
+    engine: str,
+    limits: TimeLimits | None = None,
+) -> Reply:
     """Send the request and read until its reply is drained. Only lawful PROGRESS renews the silence window.
+
+    ``limits`` keeps the windows of many exchanges; without it this one has its own.
 
     Raises:
         WorkerRefusal: the worker answered ERR.
@@ -107,16 +114,19 @@ async def carry_out(exchange: Exchange, channel: WorkerChannel, windows: Silence
     """
     operation = exchange.message.OPERATION
     window = windows.window(operation, engine)
-    with anyio.CancelScope(deadline=anyio.current_time() + window) as silence:
-        begin(exchange, channel)
-        await channel.finish_send(exchange.unsent or [])
-        rule = ProgressRule(str(getattr(exchange.message, "req_id", "")), operation)
-        while isinstance(reply := decode_response(await channel.receive()), ProgressReport):
-            rule.accept(reply)
-            window = windows.window(operation, engine, reply.phase)
-            silence.deadline = anyio.current_time() + window
-        check_reply(exchange.message, reply, sent_bytes=exchange.raw_bytes, dims=exchange.dims)
-        raw = await channel.receive() if reply.RAW else None
-        check_raw(exchange.message, reply, raw)
-        return reply, raw
-    raise WorkerFault("silence", f"{exchange.message.TYPE} reported no completed work for {window:g} s")
+    try:
+        with (limits or TimeLimits()).limit(window) as silence:
+            begin(exchange, channel)
+            await channel.finish_send(exchange.unsent or [])
+            rule = ProgressRule(str(getattr(exchange.message, "req_id", "")), operation)
+            while isinstance(reply := decode_response(await channel.receive()), ProgressReport):
+                rule.accept(reply)
+                window = windows.window(operation, engine, reply.phase)
+                silence.renew(window)
+            check_reply(exchange.message, reply, sent_bytes=exchange.raw_bytes, dims=exchange.dims)
+            raw = await channel.receive() if reply.RAW else None
+            check_raw(exchange.message, reply, raw)
+            return reply, raw
+    except TimeoutError as passed:
+        silent = f"{exchange.message.TYPE} reported no completed work for {window:g} s"
+        raise WorkerFault("silence", silent) from passed

@@ -25,6 +25,7 @@ from synapse_host.supervision.launch import Launched, launch
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error
 from synapse_host.supervision.worker_spec import WorkerSpec
+from synapse_host.time_limits import TimeLimits
 from synapse_host.worker_protocol.channel import Buffer, ChannelClosed
 from synapse_host.worker_protocol.faults import ProtocolFault
 from synapse_host.worker_protocol.messages import Hello, Loaded, Message, Shutdown, Unload
@@ -55,6 +56,7 @@ class Worker:
         #: The task waits for a request: one that comes now may be sent by whoever brings it.
         self._idle = False
         self._stopping = False
+        self._limits = TimeLimits()
 
     @classmethod
     async def start(cls, spec: WorkerSpec, tasks: TaskGroup) -> Worker:
@@ -204,7 +206,7 @@ class Worker:
         try:
             if isinstance(exchange.message, Shutdown):
                 await self._shut_down(exchange)
-            reply = await carry_out(exchange, self._channel, self.spec.silence, self._engine)
+            reply = await carry_out(exchange, self._channel, self.spec.silence, self._engine, self._limits)
             self._remember(exchange.message, reply[0])
             exchange.finish(reply)
         except WorkerRefusal as refusal:

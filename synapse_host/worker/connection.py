@@ -35,6 +35,10 @@ class HostConnection:
             raise
         return cls(sock)
 
+    def fileno(self) -> int:
+        """The descriptor of the connection, to be watched and not to be read."""
+        return self._socket.fileno()
+
     @property
     def max_frame(self) -> int:
         """The largest payload in bytes, either way."""
@@ -55,6 +59,13 @@ class HostConnection:
                 self._decoder.feed(data)
         except FrameTooLarge as problem:
             raise ProtocolFault(f"the host sent a {problem}") from problem
+        return frame
+
+    def read_raw(self) -> bytes:
+        """The raw frame of the request just read; raises ``ProtocolFault`` also when the connection ends instead."""
+        frame = self.read_frame()
+        if frame is None:
+            raise ProtocolFault("the connection ended where the raw frame of a request belongs")
         return frame
 
     def send(self, message: Message, raw: memoryview | None = None) -> None:

@@ -1,7 +1,8 @@
 """The life of a worker on its connection: handshake, then one request after another until SHUTDOWN or the end.
 
-The main thread runs the engine; a reader thread only reads. The raw frame of a request is taken before the request
-is looked at, so no refusal can leave it behind to be parsed as the next control frame.
+The main thread reads requests and runs the engine; another thread only watches for the end of the host. The raw frame
+of a request is taken before the request is looked at, so no refusal can leave it behind to be parsed as the next
+control frame.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from synapse_host.framing import FrameTooLarge
 from synapse_host.hookspecs import BackendDescription
 from synapse_host.worker.connection import HostConnection
-from synapse_host.worker.frame_reader import FrameReader
+from synapse_host.worker.hang_up import HangUpWatch
 from synapse_host.worker.hook_calls import HookCalls
 from synapse_host.worker.plugin_seam import Plugin
 from synapse_host.worker.refusal_frame import refusal_frame
@@ -78,14 +79,16 @@ def _shake_hands(connection: HostConnection, nonce: str, description: BackendDes
 
 def _serve_requests(connection: HostConnection, plugin: Plugin, description: BackendDescription) -> int:
     calls = HookCalls(plugin, description, connection.max_frame, connection.send)
-    reader = FrameReader(connection.read_frame)
-    reader.start()
-    while (frame := reader.next_request()) is not None:
+    watch = HangUpWatch(connection.fileno())
+    watch.start()
+    while (frame := connection.read_frame()) is not None:
         request = decode_request(frame)
         if isinstance(request, Shutdown):
             break
-        reader.begin_work()
-        answer_request(connection, calls, request, reader.next_raw() if request.RAW else None)
+        raw = connection.read_raw() if request.RAW else None
+        watch.begin_work()
+        answer_request(connection, calls, request, raw)
+        watch.end_work()
     return EXIT_OK
 
 

@@ -17,7 +17,7 @@ from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.worker_fault import FaultReason, WorkerFault, crash_error
 from synapse_host.worker import __main__ as worker_entry
-from synapse_host.worker import frame_reader, main_loop
+from synapse_host.worker import hang_up, main_loop
 from synapse_host.worker_protocol.handshake import SMALLEST_MAX_FRAME
 from synapse_host.worker_protocol.messages import (
     ACCEPT_DEADLINE_S,
@@ -109,7 +109,7 @@ def test_the_ends_of_a_worker_and_their_strikes() -> None:
 
 def test_the_exit_statuses_of_a_worker() -> None:
     rows = rows_of(sections()["The end of a worker"].split("Exit statuses")[1])
-    modules = (worker_entry, main_loop, frame_reader)
+    modules = (worker_entry, main_loop, hang_up)
     statuses = {value for module in modules for name, value in vars(module).items() if name.startswith("EXIT_")}
     assert {int(row[0]) for row in rows} == statuses
 
