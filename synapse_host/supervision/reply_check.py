@@ -32,6 +32,9 @@ from synapse_host.worker_protocol.messages import (
     VectorsHeader,
 )
 
+#: Characters kept of the text and of the code of ERR: both end up in errors and logs, and a frame may be 64 MiB long.
+_MOST_SAID, _LONGEST_CODE = 2000, 80
+
 #: Request -> the one reply, besides ERR, that ends it.
 REPLIES: Mapping[type[Message], type[Message]] = {
     Load: Loaded,
@@ -61,11 +64,11 @@ def check_reply(request: Message, reply: Message, *, sent_bytes: int, dims: int 
     wanted: Any = getattr(request, "req_id", None)
     answered: Any = getattr(reply, "req_id", None)
     if isinstance(reply, Err) and answered is None:
-        raise ProtocolFault(f"the worker could not read {request.TYPE}: {reply.msg}")
+        raise ProtocolFault(f"the worker could not read {request.TYPE}: {reply.msg[:_MOST_SAID]}")
     if answered != wanted:
         raise ProtocolFault(f"{reply.TYPE} answers request {answered!r} while {wanted!r} is in flight")
     if isinstance(reply, Err):
-        raise WorkerRefusal(reply.code, reply.msg)
+        raise WorkerRefusal(reply.code[:_LONGEST_CODE], reply.msg[:_MOST_SAID])
     expected = REPLIES[type(request)]
     if not isinstance(reply, expected):
         raise ProtocolFault(f"{reply.TYPE} answers {request.TYPE}, which {expected.TYPE} answers")

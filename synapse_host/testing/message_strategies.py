@@ -79,7 +79,7 @@ UNLAWFUL: Mapping[str, tuple[Any, ...]] = {
     "int": (True, 3.0, "3", -1, 2**64, None, [3]),
     "U32": (False, 3.0, "3", -1, 2**32, None),
     "bool": (1, 0, "true", None),
-    "Share": ("0.5", True, -0.01, 1.01, None, [0.5]),
+    "Share": ("0.5", True, -0.01, 1.01, 10**400, None, [0.5]),
     "Phase": ("waiting", "Setup", "", None, 1),
     "FinishReason": ("exhausted", "STOP", None, 0),
     "list[int]": ([1, True], [-1], [1.0], "12", None, {"0": 1}, [[1]]),

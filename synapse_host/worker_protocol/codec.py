@@ -61,7 +61,7 @@ def decode_object(payload: bytes, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise ProtocolFault(f"{what} frame of {len(payload)} bytes is not JSON: {problem}") from problem
     if type(value) is not dict:
-        raise ProtocolFault(f"{what} frame holds {_shown(value)}, not a JSON object")
+        raise ProtocolFault(f"{what} frame holds {shown(value)}, not a JSON object")
     return value
 
 
@@ -70,7 +70,7 @@ def decode_fields(kind: type[M], wire: Mapping[str, Any], what: str) -> M:
     layout = _LAYOUTS[kind]
     for name in wire:
         if name not in layout and name != "type":
-            raise ProtocolFault(f"{what} carries the unknown field {_shown(name)}; known are {', '.join(layout)}")
+            raise ProtocolFault(f"{what} carries the unknown field {shown(name)}; known are {', '.join(layout)}")
     values = {}
     for name, (check, required) in layout.items():
         value = wire.get(name, MISSING)
@@ -93,7 +93,7 @@ def check_outgoing(message: Message) -> None:
 
 
 def _wrong_field(what: str, name: str, value: Any, check: FieldCheck) -> ProtocolFault:
-    return ProtocolFault(f"{what} field {name!r} is {_shown(value)}, which is not {check.words}")
+    return ProtocolFault(f"{what} field {name!r} is {shown(value)}, which is not {check.words}")
 
 
 def _decode_tagged(payload: bytes, kinds: Mapping[str, type[Message]], role: str) -> Message:
@@ -101,7 +101,7 @@ def _decode_tagged(payload: bytes, kinds: Mapping[str, type[Message]], role: str
     tag = wire.get("type")
     kind = kinds.get(tag) if isinstance(tag, str) else None
     if kind is None:
-        raise ProtocolFault(f"{role} type {_shown(tag)} is unknown; known are {', '.join(kinds)}")
+        raise ProtocolFault(f"{role} type {shown(tag)} is unknown; known are {', '.join(kinds)}")
     return decode_fields(kind, wire, kind.TYPE)
 
 
@@ -117,6 +117,7 @@ def _layout(kind: type[Message]) -> dict[str, tuple[FieldCheck, bool]]:
 _LAYOUTS = {kind: _layout(kind) for kind in (Hello, HelloAck, *REQUESTS.values(), *RESPONSES.values())}
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """``value`` as a message about it repeats it: cut, for its length is the sender's to choose."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

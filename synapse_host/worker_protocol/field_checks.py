@@ -6,7 +6,6 @@ few.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -47,7 +46,8 @@ def _is_flag(value: Any) -> bool:
 
 
 def _is_share(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1
+    # No comparison holds for NaN, and math.isfinite raises for an integer too large to be a float.
+    return type(value) in (int, float) and 0 <= value <= 1
 
 
 def _one_of(*words: str) -> FieldCheck:

@@ -32,7 +32,8 @@ def check_hello(
     hello = _read_fields(wire)
     if hello.nonce != nonce:
         raise HandshakeRefused(
-            "nonce_mismatch", f"HELLO nonce {hello.nonce!r} is not the one of this launch; the worker is a stale one"
+            "nonce_mismatch",
+            f"HELLO nonce {codec.shown(hello.nonce)} is not the one of this launch; the worker is a stale one",
         )
     _check_bound("manifest_mismatch", "manifest_digest", hello.manifest_digest, expected_manifest)
     _check_bound("kernel_revision_mismatch", "kernel_revision", hello.kernel_revision, expected_kernel)
@@ -51,7 +52,7 @@ def _check_version(wire: Mapping[str, Any]) -> None:
     if type(version) is not int or version != PROTOCOL_VERSION:
         raise HandshakeRefused(
             "version_mismatch",
-            f"HELLO speaks worker protocol {version!r}, this host only the integer {PROTOCOL_VERSION}; "
+            f"HELLO speaks worker protocol {codec.shown(version)}, this host only the integer {PROTOCOL_VERSION}; "
             "install host and plugin of the same release",
         )
 
@@ -72,5 +73,6 @@ def _check_bound(code: str, field: str, actual: str | None, expected: str | None
     if expected is not None and actual != expected:
         raise HandshakeRefused(
             code,
-            f"HELLO {field} is {actual!r}, expected is {expected!r}; probe the model again or reinstall the plugin",
+            f"HELLO {field} is {codec.shown(actual)}, expected is {expected!r}; "
+            "probe the model again or reinstall the plugin",
         )
