@@ -20,7 +20,10 @@ _GELU_FORMS: Mapping[str, GeluKind] = {"gelu": "erf", "gelu_new": "tanh", "gelu_
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """What of config.json the mathematics needs."""
+    """What of config.json the mathematics needs.
+
+    ``positions`` are those a text may take; the table holds ``first_position`` unused rows before them.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -28,6 +31,7 @@ class BertConfig:
     heads: int
     intermediate_size: int
     positions: int
+    first_position: int
     token_types: int
     eps: float
     gelu: GeluKind
@@ -35,7 +39,9 @@ class BertConfig:
     normalize: bool
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], *, pooling: str, normalize: bool) -> BertConfig:
+    def from_config(
+        cls, config: Mapping[str, Any], *, pooling: str, normalize: bool, first_position: int = 0
+    ) -> BertConfig:
         """Read config.json; raises ``ValueError`` naming a field that is missing, wrong or not supported."""
         act = config.get("hidden_act", "gelu")
         form = _GELU_FORMS.get(act) if isinstance(act, str) else None
@@ -52,7 +58,8 @@ class BertConfig:
             layers=_count(config, "num_hidden_layers"),
             heads=heads,
             intermediate_size=_count(config, "intermediate_size"),
-            positions=_count(config, "max_position_embeddings"),
+            positions=_positions(config, first_position),
+            first_position=first_position,
             token_types=_count(config, "type_vocab_size", 2),
             eps=_epsilon(config),
             gelu=form,
@@ -70,6 +77,13 @@ def _count(config: Mapping[str, Any], field: str, default: int | None = None) ->
     return value
 
 
+def _positions(config: Mapping[str, Any], first: int) -> int:
+    rows = _count(config, "max_position_embeddings")
+    if rows <= first:
+        raise ValueError(f"max_position_embeddings {rows} leaves no position: the first {first} rows are not used")
+    return rows - first
+
+
 def _epsilon(config: Mapping[str, Any]) -> float:
     value = config.get("layer_norm_eps", 1e-12)
     if not isinstance(value, float | int) or not 0 < value < math.inf:
@@ -81,7 +95,8 @@ def stem(ops: TensorOps, cfg: BertConfig, batch: Batch) -> Rows:
     """Embeddings, summed and normalised."""
     c = cfg.hidden_size
     words = ops.embedding(batch.ids, ops.weight("embeddings.word_embeddings.weight", (cfg.vocab_size, c)))
-    places = ops.positions(batch, ops.weight("embeddings.position_embeddings.weight", (cfg.positions, c)))
+    table = ops.weight("embeddings.position_embeddings.weight", (cfg.first_position + cfg.positions, c))
+    places = ops.positions(batch, table, cfg.first_position)
     kinds = ops.table_row(ops.weight("embeddings.token_type_embeddings.weight", (cfg.token_types, c)), 0)
     return _norm(ops, cfg, "embeddings.LayerNorm", ops.add(ops.add(words, kinds), places))
 

@@ -12,7 +12,10 @@ from typing import Any
 from synapse_host.errors import InvalidRequest
 
 #: ``model_type`` of config.json -> the family that computes it.
-FAMILY_OF_MODEL_TYPE: Mapping[str, str] = {"bert": "bert"}
+FAMILY_OF_MODEL_TYPE: Mapping[str, str] = {"bert": "bert", "xlm-roberta": "xlm-roberta"}
+
+#: Types whose first token takes the row after that of padding: ``pad_token_id + 1`` rows of the table hold no token.
+OFFSET_POSITIONS = frozenset({"xlm-roberta"})
 
 #: Largest size a config may state: token ids and positions travel as 32-bit integers.
 MAX_SIZE = 2**31 - 1
@@ -22,7 +25,7 @@ MAX_SIZE = 2**31 - 1
 class Architecture:
     """A supported model: its family and the sizes its weights, vectors and inputs are bound by.
 
-    ``max_positions`` is the length of the position table in tokens, the real limit of an input.
+    ``max_positions`` are the tokens a text may have: the rows of the position table that tokens can take.
     """
 
     family: str
@@ -51,8 +54,18 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         hidden_size=_size(config, "hidden_size"),
         layers=_size(config, "num_hidden_layers"),
         vocab_size=_size(config, "vocab_size"),
-        max_positions=_size(config, "max_position_embeddings"),
+        max_positions=_positions(config, model_type),
     )
+
+
+def _positions(config: Mapping[str, Any], model_type: str) -> int:
+    rows = _size(config, "max_position_embeddings")
+    if model_type not in OFFSET_POSITIONS:
+        return rows
+    padding = config.get("pad_token_id", 1)
+    if type(padding) is not int or not 0 <= padding < rows - 1:
+        raise _wrong_field("pad_token_id", padding, f"an integer from 0 to {rows - 2}, below the position table")
+    return rows - padding - 1
 
 
 def _unsupported(model_type: Any, classes: Any) -> InvalidRequest:
@@ -67,9 +80,12 @@ def _unsupported(model_type: Any, classes: Any) -> InvalidRequest:
 def _size(config: Mapping[str, Any], field: str) -> int:
     value = config.get(field)
     if type(value) is not int or not 1 <= value <= MAX_SIZE:
-        raise InvalidRequest(
-            f"config.json has {field} {value!r:.80}, which must be an integer from 1 to {MAX_SIZE}; "
-            "restore the published file",
-            details={"file": "config.json", "field": field},
-        )
+        raise _wrong_field(field, value, f"an integer from 1 to {MAX_SIZE}")
     return value
+
+
+def _wrong_field(field: str, value: Any, wanted: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"config.json has {field} {value!r:.80}, which must be {wanted}; restore the published file",
+        details={"file": "config.json", "field": field},
+    )

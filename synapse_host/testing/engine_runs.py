@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synapse_host.hookspecs import DType, EmbedBatch, LoadSpec, Phase, Pooling
+from synapse_host.model_files.architectures import FAMILY_OF_MODEL_TYPE
 from synapse_host.owned_engine.family_table import MODEL_FORMAT
 
 TokenIds: TypeAlias = npt.NDArray[np.int32]
@@ -49,11 +50,12 @@ def loaded_model(
     max_tokens: int = 512,
     runtime_config: Mapping[str, str] | None = None,
 ) -> Iterator[Any]:
-    """A BERT checkpoint of ``directory`` loaded by ``plugin``, unloaded at the end.
+    """The checkpoint of ``directory`` loaded by ``plugin``, unloaded at the end.
 
     The descriptor is closed right after the load: a backend must hold its own mapping.
     """
     path = directory / "model.safetensors"
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     descriptor = os.open(path, os.O_RDONLY)
     try:
         model = plugin.synapse_load(
@@ -62,8 +64,8 @@ def loaded_model(
                 artifact_fd=descriptor,
                 artifact_digest=hashlib.sha256(path.read_bytes()).hexdigest(),
                 format=MODEL_FORMAT,
-                family="bert",
-                config=json.loads((directory / "config.json").read_text(encoding="utf-8")),
+                family=FAMILY_OF_MODEL_TYPE[config["model_type"]],
+                config=config,
                 dtype=dtype,
                 max_tokens=max_tokens,
                 runtime_config=runtime_config or {},

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,13 @@ _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _CHARACTERS = "etaoinshrdlucmfwygpbvkqxjz0123456789.,!?'-"
 #: Constants of the SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014).
 _GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+class TinyModel(Protocol):
+    """A model made from a seed: its config.json and its weights by their published names."""
+
+    def config(self) -> dict[str, Any]: ...
+    def tensors(self) -> dict[str, Float32]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class TinyBert:
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
         """Large enough everywhere that attention is uneven and each bias and norm shows in the output."""
-        noise = _uniform(f"{self.seed}/{name}", math.prod(shape)).reshape(shape)
+        noise = uniform_noise(f"{self.seed}/{name}", math.prod(shape)).reshape(shape)
         if name.endswith("LayerNorm.weight"):
             return (1.0 + 0.25 * noise).astype(np.float32)
         if "embeddings" in name or len(shape) == 1:
@@ -129,15 +136,22 @@ def write_tiny_bert(
     return write_model(directory, model, dtype)
 
 
-def write_model(directory: Path, model: TinyBert, dtype: DType = "f32") -> dict[str, Any]:
-    """Write the three files of ``model``, its weights in ``dtype``, and return the config."""
-    if model.hidden % model.heads:
-        raise ValueError(f"hidden size {model.hidden} cannot be shared by {model.heads} heads")
-    directory.mkdir(parents=True, exist_ok=True)
+def write_model(
+    directory: Path, model: TinyModel, dtype: DType = "f32", tokenizer: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Write the three files of ``model``, its weights in ``dtype``, and return the config.
+
+    The tokenizer is ``tiny_tokenizer`` unless another is given.
+    """
     config = model.config()
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    if hidden % heads:
+        raise ValueError(f"hidden size {hidden} cannot be shared by {heads} heads")
+    directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(directory / "model.safetensors", model.tensors(), dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    (directory / "tokenizer.json").write_text(json.dumps(tiny_tokenizer(model.vocab)), encoding="utf-8")
+    document = tiny_tokenizer(config["vocab_size"]) if tokenizer is None else tokenizer
+    (directory / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
     return config
 
 
@@ -237,7 +251,7 @@ def _stored(tensor: Float32, dtype: DType) -> bytes:
     return tensor.astype("<f2" if dtype == "f16" else "<f4").tobytes()
 
 
-def _uniform(key: str, count: int) -> npt.NDArray[np.float64]:
+def uniform_noise(key: str, count: int) -> npt.NDArray[np.float64]:
     """Even numbers in [-1, 1) of 24 bits, the SplitMix64 stream of ``key``."""
     seed = zlib.crc32(key.encode()) | zlib.adler32(key.encode()) << 32
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GAMMA) + np.uint64(seed)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from synapse_host.errors import InvalidRequest
+from synapse_host.testing.tiny_encoders import unigram_tokenizer
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 
 
@@ -268,3 +269,13 @@ def test_importing_a_room_stays_light(modules: str, absent: str) -> None:
     program = f"{imports}; import sys; print(*[name for name in {absent.split()!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_unigram_tokenizer_gives_its_ids_between_its_special_tokens() -> None:
+    data = json.dumps(unigram_tokenizer(101)).encode()
+    tokenizer = ModelTokenizer.from_json(data, max_tokens=7, vocab_size=101)
+    whole, cut, empty = tokenizer.encode(["tea \u2603", "the tale", ""])
+    assert tokenizer.special_tokens == 2
+    assert whole.ids == [0, 8, 5, 9, 4, 3, 2]
+    assert (cut.ids[0], cut.ids[-1], cut.submitted_tokens, cut.effective_tokens) == (0, 2, 9, 7)
+    assert empty.ids == [0, 2]

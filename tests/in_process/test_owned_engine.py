@@ -13,6 +13,7 @@ from synapse_host.hookspecs import PluginError
 from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.engine import OwnedEngine
+from synapse_host.owned_engine.family_table import FAMILIES
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
 from synapse_host.testing.tiny_models import write_tiny_bert
@@ -132,5 +133,5 @@ def test_the_reference_plugin_describes_an_owned_cpu_engine() -> None:
     assert (description.backend, description.engine, description.device_class) == ("reference", "reference", "cpu")
     assert description.owned
     assert description.dtypes == ("f32",)
-    assert description.families == ("bert",)
+    assert description.families == tuple(FAMILIES)
     assert reference_plugin.synapse_probe_capability().status == "ok"
