@@ -97,7 +97,7 @@ def load_and_certify(client: Client) -> None:
 def embed_documentation(client: Client) -> tuple[list[Passage], EmbedReply]:
     """The paragraphs of README and docs with their vectors."""
     os.chdir(ROOT)
-    passages = read_passages([Path("README.md"), Path("docs")])
+    passages = read_passages([Path("README.md"), Path("docs")], on_skipped=print)
     print_text(f"4. Embedding the {len(passages)} paragraphs of this project's documentation")
     began = time.perf_counter()
     with progress_bar("   paragraphs") as show:
@@ -112,7 +112,8 @@ def answer(client: Client, question: str, passages: list[Passage], reply: EmbedR
     """Print the two passages nearest to ``question``, under exactly the identity the passages were embedded with."""
     asked = client.embed_query(MODEL, question, required_fingerprint=reply.fingerprint)
     print_text(f"\n   {question}", style="bold")
-    for match in nearest(asked.vectors[0], passages, reply.vectors, top=2):
+    truncated = [cut.truncated for cut in reply.truncations]
+    for match in nearest(asked.vectors[0], passages, reply.vectors, truncated, top=2):
         place = f"{match.passage.file}:{match.passage.line}"
         print_text(f"   {match.score:.3f}  {place}")
         print_text(f"          {shorten(match.passage.text, 160, placeholder=' …')}", style="dim")

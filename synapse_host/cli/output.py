@@ -21,6 +21,8 @@ from synapse_host.errors import SettingsInvalid, SynapseError
 
 #: Control characters a text may not send to a terminal: all but tab and line feed.
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+#: Characters of one detail of a refusal that are shown.
+_DETAIL_CHARS = 2000
 
 
 def print_json(value: Any) -> None:
@@ -63,6 +65,11 @@ def tell(text: str) -> None:
         sys.stderr.write(text + "\n")
 
 
+def warn(text: str) -> None:
+    """What went differently than asked, on standard error whoever reads it."""
+    sys.stderr.write(f"warning: {text}\n")
+
+
 def fail(status: Exit, message: str) -> NoReturn:
     """Say why on standard error and end with ``status``."""
     sys.stderr.write(f"error: {message}\n")
@@ -75,13 +82,23 @@ def failures_explained() -> Iterator[None]:
     try:
         yield
     except SynapseError as refusal:
-        fail(Exit.REFUSED, f"{refusal.code}: {refusal.message}")
+        fail(Exit.REFUSED, _explained(refusal))
     except (HostUnreachable, ConnectionLost, ReplyMismatch) as broken:
         fail(Exit.NO_HOST, str(broken))
     except SettingsInvalid as wrong:
         fail(Exit.USAGE, str(wrong))
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _explained(refusal: SynapseError) -> str:
+    """The refusal on a line, and one more for each detail its message does not say, as the output of a dead worker."""
+    lines = [f"{refusal.code}: {refusal.message}"]
+    for name, value in (refusal.details or {}).items():
+        shown = json.dumps(value, ensure_ascii=False, sort_keys=True)
+        if shown.strip('"') not in refusal.message:
+            lines.append(f"  {name}: {shown if len(shown) <= _DETAIL_CHARS else '…' + shown[-_DETAIL_CHARS:]}")
+    return "\n".join(lines)
 
 
 @contextmanager

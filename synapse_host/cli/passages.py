@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,20 +34,34 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A passage with its cosine to the question."""
+    """A passage with its cosine to the question; ``truncated`` when the model read only the start of it."""
 
     score: float
     passage: Passage
+    truncated: bool
 
 
-def read_passages(paths: Iterable[Path]) -> list[Passage]:
+def read_passages(paths: Iterable[Path], on_skipped: Callable[[UnreadableFile], None]) -> list[Passage]:
     """The paragraphs of files, and of the text files below directories, in the order of names and lines.
 
+    A file merely found below a directory may be unreadable: ``on_skipped`` is told, and the others are read.
+
     Raises:
-        UnreadableFile: a file cannot be read or is not UTF-8.
+        UnreadableFile: a file that was named cannot be read or is not UTF-8.
 
     """
-    return [passage for path in paths for file in _files(path) for passage in split_passages(str(file), _text_of(file))]
+    passages: list[Passage] = []
+    for path in paths:
+        for file in _files(path):
+            try:
+                text = _text_of(file)
+            except UnreadableFile as problem:
+                if file == path:
+                    raise
+                on_skipped(problem)
+                continue
+            passages += split_passages(str(file), text)
+    return passages
 
 
 def split_passages(file: str, text: str) -> list[Passage]:
@@ -65,17 +79,20 @@ def split_passages(file: str, text: str) -> list[Passage]:
     return passages
 
 
-def nearest(question: Vectors, passages: Sequence[Passage], vectors: Vectors, top: int) -> list[Match]:
+def nearest(
+    question: Vectors, passages: Sequence[Passage], vectors: Vectors, truncated: Sequence[bool], top: int
+) -> list[Match]:
     """The ``top`` passages by cosine, best first; equal ones in the order given.
 
     ``question`` is float32 [dims], ``vectors`` float32 [passages, dims]; neither needs unit length, none may be zero.
+    ``truncated`` says of each passage whether the model read only its start.
     """
     import numpy as np
 
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(question)
     scores = vectors @ question / lengths
     order = (-scores).argsort(kind="stable")[:top]
-    return [Match(float(scores[index]), passages[index]) for index in order]
+    return [Match(float(scores[index]), passages[index], truncated[index]) for index in order]
 
 
 def _files(path: Path) -> list[Path]:

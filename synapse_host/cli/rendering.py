@@ -94,9 +94,10 @@ def show_vectors(texts: Sequence[str], reply: EmbedReply) -> None:
 
 
 def show_matches(matches: Sequence[Match]) -> None:
-    """Each match as a line ``score file:line`` and its text."""
+    """Each match as a line ``score file:line`` and its text; one the model read in part says so."""
     for match in matches:
-        print_text(f"{match.score:.3f} {match.passage.file}:{match.passage.line}", style="bold")
+        note = " (longer than the model reads: scored by its start)" if match.truncated else ""
+        print_text(f"{match.score:.3f} {match.passage.file}:{match.passage.line}{note}", style="bold")
         print_text(match.passage.text, style="dim")
 
 
@@ -136,6 +137,7 @@ def matches_as_json(fingerprint: str, matches: Sequence[Match]) -> dict[str, Any
         "matches": [
             {
                 "score": match.score,
+                "truncated": match.truncated,
                 "file": match.passage.file,
                 "line": match.passage.line,
                 "text": match.passage.text,

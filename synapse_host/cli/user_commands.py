@@ -13,7 +13,7 @@ import typer
 
 from synapse_host.cli import rendering
 from synapse_host.cli.exit_codes import Exit
-from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell
+from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell, warn
 from synapse_host.client.blocking_client import Client
 
 app = typer.Typer(
@@ -188,7 +188,7 @@ def search(
     from synapse_host.cli.passages import UnreadableFile, nearest, read_passages
 
     try:
-        passages = read_passages(paths)
+        passages = read_passages(paths, on_skipped=lambda problem: warn(f"skipped: {problem}"))
     except UnreadableFile as problem:
         fail(Exit.USAGE, str(problem))
     if not passages:
@@ -197,7 +197,8 @@ def search(
     with failures_explained(), Client.connect(socket) as client, progress_bar("passages") as show:
         reply = client.embed_many(model, texts, on_progress=show, retries=RETRIES)
         asked = client.embed_query(model, question, required_fingerprint=reply.fingerprint, retries=RETRIES)
-    matches = nearest(asked.vectors[0], passages, reply.vectors, top)
+    truncated = [cut.truncated for cut in reply.truncations]
+    matches = nearest(asked.vectors[0], passages, reply.vectors, truncated, top)
     if as_json:
         print_json(rendering.matches_as_json(reply.fingerprint, matches))
     else:

@@ -1,6 +1,7 @@
 """Model files named by a request: found strictly inside the directory the request gave, and digested.
 
-Reading 13 of the contract: names are relative, hold no ``..``, and whatever they link to lies inside too.
+Reading 13 of the contract: names are relative, hold no ``..``, and whatever they link to lies inside too. A snapshot in
+the Hugging Face hub cache is all links to ``blobs`` beside it, so there "inside" is the cache folder of its repository.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def resolve_inside(root: Path, name: str) -> Path:
         raise _unusable(name, f"does not exist in {directory}", "restore it or correct the name") from error
     except (OSError, ValueError) as error:
         raise _refused(name, f"cannot be reached in {directory}: {error}", "correct the name or its links") from error
-    if not target.is_relative_to(directory):
+    if not any(target.is_relative_to(folder) for folder in _enclosures(directory)):
         raise _refused(name, f"leads to {target}, outside {directory}", "copy the file itself into the directory")
     if not stat.S_ISREG(mode):
         raise _refused(name, f"is no regular file in {directory}", "name a file")
@@ -137,6 +138,14 @@ def _real_directory(root: Path) -> Path:
     if not directory.is_dir():
         raise _no_directory(root, "is no directory")
     return directory
+
+
+def _enclosures(directory: Path) -> list[Path]:
+    """Where files of ``directory`` may really lie: in it, or in the blobs of the hub cache it is a snapshot of."""
+    snapshots = directory.parent
+    repository = snapshots.parent
+    is_snapshot = snapshots.name == "snapshots" and repository.name.startswith("models--")
+    return [directory, repository / "blobs"] if is_snapshot else [directory]
 
 
 def _digest(path: Path, descriptor: int) -> FileDigest:

@@ -115,7 +115,7 @@ def test_search_finds_the_passage(host: RunningHost, tmp_path: Path) -> None:
     document = parsed(run_synapse("search", question, str(file), "-m", "minilm", "--json", home=host.home))
     assert set(document) == {"fingerprint", "matches"}
     first, second = document["matches"]
-    assert set(first) == {"score", "file", "line", "text"}
+    assert set(first) == {"score", "truncated", "file", "line", "text"}
     assert (first["file"], first["line"], first["text"][:5]) == (str(file), 5, "Bread")
     assert first["score"] > second["score"]
     shown = run_synapse("search", question, str(tmp_path), "-m", "minilm", "--top", "1", home=host.home)

@@ -48,6 +48,39 @@ def test_the_directory_itself_may_be_a_link(root: Path, tmp_path: Path) -> None:
     assert resolve_inside(tmp_path / "alias", "model.safetensors") == root.resolve() / "model.safetensors"
 
 
+def hub_snapshot(cache: Path) -> Path:
+    """A directory as the hub client lays it out: every file a link to a blob of the same repository."""
+    snapshot = cache / "models--owner--name" / "snapshots" / "1f3a"
+    blobs = cache / "models--owner--name" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "77ab").write_bytes(b"weights")
+    (snapshot / "model.safetensors").symlink_to("../../blobs/77ab")
+    return snapshot
+
+
+def test_a_snapshot_of_the_hub_cache_may_link_to_its_blobs(tmp_path: Path) -> None:
+    snapshot = hub_snapshot(tmp_path)
+    assert resolve_inside(snapshot, "model.safetensors").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("target", ["models--owner--name/refs", "models--other--name/blobs/1", "secret"])
+def test_a_snapshot_may_link_nowhere_else(tmp_path: Path, target: str) -> None:
+    snapshot = hub_snapshot(tmp_path)
+    (tmp_path / target).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / target).write_bytes(b"secret")
+    (snapshot / "config.json").symlink_to(tmp_path / target)
+    with pytest.raises(InvalidRequest, match="outside"):
+        resolve_inside(snapshot, "config.json")
+
+
+def test_blobs_beside_a_directory_of_any_other_name_stay_outside(tmp_path: Path) -> None:
+    snapshot = hub_snapshot(tmp_path)
+    moved = snapshot.parent.parent.rename(tmp_path / "owner-name") / "snapshots" / "1f3a"
+    with pytest.raises(InvalidRequest, match="outside"):
+        resolve_inside(moved, "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("name", "fault"),
     [

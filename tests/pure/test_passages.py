@@ -40,18 +40,18 @@ def passages(count: int) -> list[Passage]:
 
 def test_the_nearest_come_first_and_only_as_many_as_asked() -> None:
     vectors = np.array([[0, 1], [1, 0], [0.6, 0.8]], np.float32)
-    found = nearest(np.array([1, 0], np.float32), passages(3), vectors, top=2)
+    found = nearest(np.array([1, 0], np.float32), passages(3), vectors, [False] * len(vectors), top=2)
     assert [match.passage.line for match in found] == [2, 3]
     assert [match.score for match in found] == pytest.approx([1.0, 0.6])
 
 
 def test_scores_are_cosines_whatever_the_lengths() -> None:
     vectors = np.array([[3, 4], [100, 0]], np.float32)
-    found = nearest(np.array([10, 0], np.float32), passages(2), vectors, top=2)
+    found = nearest(np.array([10, 0], np.float32), passages(2), vectors, [False] * len(vectors), top=2)
     assert [match.score for match in found] == pytest.approx([1.0, 0.6])
 
 
 def test_equal_scores_keep_the_order_given() -> None:
     vectors = np.ones((5, 3), np.float32)
-    found = nearest(np.ones(3, np.float32), passages(5), vectors, top=9)
+    found = nearest(np.ones(3, np.float32), passages(5), vectors, [False] * len(vectors), top=9)
     assert [match.passage.line for match in found] == [1, 2, 3, 4, 5]
