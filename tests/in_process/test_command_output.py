@@ -28,4 +28,6 @@ def test_a_detail_the_message_leaves_out_has_a_line(capsys: pytest.CaptureFixtur
 def test_of_a_long_detail_the_end_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     refusal = EngineCrashed("the worker died", details={"output_tail": "x" * 5000 + "why"})
     _, line = explained(refusal, capsys)
-    assert line.startswith("  output_tail: …x") and line.endswith('why"') and len(line) < 2100
+    assert line.startswith("  output_tail: …x")
+    assert line.endswith('why"')
+    assert len(line) < 2100
