@@ -29,6 +29,7 @@ from synapse_host.identity.machine_profile import MachineProfile, read_machine_p
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.device_turns import Devices
 from synapse_host.lanes.guarded_tasks import GuardedTasks
+from synapse_host.lanes.health_refresh import HealthRefresh
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.registered_model import RegisteredModel
@@ -41,7 +42,8 @@ from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
 from synapse_host.operations.probing import ProbingService
 from synapse_host.operations.registry import Registry
-from synapse_host.server.listener import serve_locked, sole_host
+from synapse_host.operations.status import HostFacts, StatusService
+from synapse_host.server.listener import OpenConnections, serve_locked, sole_host
 from synapse_host.server.singleton import make_private_directory
 from synapse_host.settings import Settings
 from synapse_host.socket_paths import worker_socket_folder, worker_socket_path
@@ -102,6 +104,9 @@ class Host:
             now_ms=_now_ms,
         )
         self._stores = stores
+        self.connections = OpenConnections()
+        self._started_at = time.monotonic()
+        self._health = HealthRefresh(self.lanes, settings.worker.ping_interval_s)
         self._devices = Devices()
         self._tasks = tasks
         self._jobs = jobs
@@ -135,6 +140,7 @@ class Host:
             LoadingService(self.lanes, self.registrar, loads, generation),
             ProbingService(self.lanes, self.ledger, probes, self._probe, self.machine, generation),
             ListingService(self.lanes, self.ledger, generation, self.table_epoch),
+            StatusService(self.lanes, self.ledger, self.gate, self._devices, self.machine, self._facts(), generation),
         )
         return Registry(method for service in services for method in service.methods())
 
@@ -151,11 +157,23 @@ class Host:
                     certification_of(certification), None if performance is None else performance_of(performance)
                 )
 
+    def watch_health(self) -> None:
+        """Look at every worker now and then, from here on."""
+        self._tasks.start_soon(self._health.run, name="worker health")
+
     async def close(self) -> None:
         """Stop every lane and its worker."""
         async with anyio.create_task_group() as closing:
             for lane in self.lanes:
                 closing.start_soon(lane.close)
+
+    def _facts(self) -> HostFacts:
+        return HostFacts(
+            self._started_at,
+            time.monotonic,
+            lambda: self.connections.count,
+            self.settings.server.max_connections,
+        )
 
     async def _save_model(self, model: RegisteredModel) -> None:
         await self._stores.models.save(row_of(model))
@@ -190,6 +208,8 @@ class Host:
             tasks=self._tasks,
             clock=time.monotonic,
             threads=self.settings.worker.threads,
+            recycle_rss_mib=self.settings.worker.recycle_rss_mib,
+            loaded=self._health.wake,
         )
 
     async def _start_worker(self, model: RegisteredModel) -> Worker:
@@ -243,6 +263,7 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
                 async with anyio.create_task_group() as jobs:
                     host = Host(settings, stores, machine, generation, epoch, _guarded(tasks), _guarded(jobs))
                     await host.restore()
+                    host.watch_health()
                     try:
                         yield host
                     finally:
@@ -267,5 +288,10 @@ async def run_host(settings: Settings, *, stop: anyio.Event, on_ready: Callable[
         async with open_host(settings) as host:
             log.info("host ready", extra={"pid": os.getpid(), "module_generation": host.module_generation})
             await serve_locked(
-                settings, host.registry(), module_generation=host.module_generation, on_ready=on_ready, stop=stop
+                settings,
+                host.registry(),
+                module_generation=host.module_generation,
+                on_ready=on_ready,
+                stop=stop,
+                connections=host.connections,
             )

@@ -66,6 +66,8 @@ class WorkerSettings(_Section):
     """How workers run."""
 
     threads: int = Field(0, ge=0, le=1024, description="Threads a worker computes with; 0 leaves it to its library.")
+    ping_interval_s: float = Field(10.0, gt=0, le=3600, description="Seconds between two looks at a worker's health.")
+    recycle_rss_mib: int = Field(0, ge=0, description="Resident MiB above which an idle worker is replaced; 0: never.")
 
 
 class ProbeSettings(_Section):

@@ -23,6 +23,17 @@ Socket = Annotated[
 ModelId = Annotated[str, typer.Argument(help="Model id.")]
 
 
+@app.command()
+def status(socket: Socket = None, as_json: Json = False) -> None:
+    """Show how the host and the worker of each model are."""
+    with failures_explained(), Client.connect(socket) as client:
+        answer = client.call("admission.status")
+    if as_json:
+        print_json(answer)
+    else:
+        rendering.show_status(answer)
+
+
 @app.command(name="model-status")
 def model_status(model_id: ModelId, socket: Socket = None, as_json: Json = False) -> None:
     """Show the state of one model."""

@@ -79,6 +79,32 @@ def show_report(report: Mapping[str, Any]) -> None:
     )
 
 
+def show_status(answer: Mapping[str, Any]) -> None:
+    """A row per model with the state of its worker; the host itself in the title."""
+    host, health = answer["host"], answer["health"]
+    print_table(
+        f"synapse-host {host['version']}, generation {answer['module_generation']}, pid {host['pid']}, "
+        f"up {_duration(host['uptime_ms'])}, {host['connections']} of {host['max_connections']} connections"
+        + (", degraded" if health["degraded"] else ""),
+        ("model", "state", "pid", "rss MiB", "device", "dims", "last ping s", "strikes", "quarantined", "rows"),
+        [
+            (
+                lane["model_id"],
+                lane["state"],
+                lane["worker_pid"],
+                lane["rss_mib"],
+                lane["device_class"],
+                lane["dims"],
+                _seconds(lane["last_ping_age_ms"]),
+                lane["strikes"],
+                _yes_no(lane["quarantined"]),
+                lane["rows_computed"],
+            )
+            for lane in health["lanes"]
+        ],
+    )
+
+
 def show_vectors(texts: Sequence[str], reply: EmbedReply) -> None:
     """A row per text: its tokens, whether it was cut, and the start of its vector."""
     print_table(
@@ -165,6 +191,16 @@ def _speed(lane: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _rounded(value: float | None, digits: int) -> str | None:
     return None if value is None else f"{value:.{digits}f}"
+
+
+def _seconds(milliseconds: float | None) -> str | None:
+    return None if milliseconds is None else f"{milliseconds / 1000:.1f}"
+
+
+def _duration(milliseconds: int) -> str:
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
 def _yes_no(value: bool) -> str:

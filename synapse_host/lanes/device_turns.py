@@ -70,6 +70,16 @@ class Devices:
         self._most = most_per_device
         self._turns: dict[str, DeviceTurns] = {}
 
+    @property
+    def running(self) -> int:
+        """Computations begun and not ended, on all devices."""
+        return sum(turns.running for turns in self._turns.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn, on all devices."""
+        return sum(turns.waiting for turns in self._turns.values())
+
     def of(self, device_class: str) -> DeviceTurns:
         """The turns of ``device_class``."""
         return self._turns.setdefault(device_class, DeviceTurns(self._most))

@@ -18,10 +18,12 @@ from synapse_host.admission.gate import Budget
 from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelInUse, ModelLoading, ProbeRequired, SynapseError
 from synapse_host.lanes.batching import group_rows
 from synapse_host.lanes.host_fault import host_fault
+from synapse_host.lanes.lane_health import LaneHealth
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
 from synapse_host.lanes.strikes import Strikes
+from synapse_host.lanes.upkeep import Upkeep
 from synapse_host.lanes.worker_errors import embed_error
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
@@ -45,6 +47,7 @@ class Lane:
         self._residency = Residency(model, runtime)
         self._clock = runtime.clock
         self._holders: dict[int, Mapping[str, str]] = {}
+        self._upkeep = Upkeep(self._residency, runtime, held=lambda: bool(self._holders))
         self._numbers = count(1)
 
     @property
@@ -79,6 +82,28 @@ class Lane:
         """The tokenizer of a ready lane."""
         return self._require_serving().tokenizer
 
+    @property
+    def health(self) -> LaneHealth:
+        """What is known of the lane now; asks nobody."""
+        serving, model = self._residency.serving, self.model
+        return LaneHealth(
+            model_id=model.model_id,
+            state=str(self.state),
+            backend=model.backend,
+            device_class=model.device_class,
+            strikes=self.strikes.count,
+            quarantined=self.strikes.quarantined,
+            rows_computed=self.rows_computed,
+            recycled=self._residency.recycled,
+            worker_pid=serving.worker.pid if serving else None,
+            dims=self.dims,
+            pulse=self._upkeep.pulse,
+        )
+
+    def refresh_health(self) -> None:
+        """Take the worker's pulse in the background, once it has nothing else to do."""
+        self._upkeep.refresh()
+
     # --- loading -----------------------------------------------------------------------------------------------
 
     def refuse_quarantined(self) -> None:
@@ -103,10 +128,12 @@ class Lane:
             return
         remaining = budget.remaining_ms(self._clock())
         loading = self._residency.start_loading()
-        with anyio.move_on_after(min(remaining, LOAD_WAIT_MS) / 1000):
+        # The caller found a ready lane that we took away: it waits for the next worker as it would for a busy one.
+        wait_ms = remaining if self._residency.recycling else min(remaining, LOAD_WAIT_MS)
+        with anyio.move_on_after(wait_ms / 1000):
             await loading.finished.wait()
         if not loading.finished.is_set():
-            raise self._still_loading(budget, remaining)
+            raise self._still_loading(budget, remaining, wait_ms)
         loading.raise_error()
 
     async def load(self) -> None:
@@ -114,9 +141,9 @@ class Lane:
         if self.state is not LaneState.READY:
             await self._residency.start_loading().outcome()
 
-    def _still_loading(self, budget: Budget, remaining: float) -> SynapseError:
+    def _still_loading(self, budget: Budget, remaining: float, wait_ms: float) -> SynapseError:
         name = self.model.model_id
-        if remaining <= LOAD_WAIT_MS:
+        if remaining <= wait_ms:
             return DeadlineExceeded(
                 f"model {name!r} was still loading when deadline_ms of {budget.deadline_ms} passed; raise deadline_ms"
             )
@@ -136,6 +163,8 @@ class Lane:
             yield
         finally:
             del self._holders[number]
+            if not self._holders:
+                self._upkeep.released()
 
     async def embed(self, rows: Sequence[Sequence[int]], item_ids: Sequence[str]) -> tuple[int, bytes]:
         """Vectors of token ``rows`` as little-endian float32 in the order given, and their width.
@@ -228,6 +257,7 @@ class Lane:
             ModelLoading: a load is in progress.
 
         """
+        await self._residency.recycling_over()
         self._refuse_held()
         await self._residency.start_unloading().outcome()
 
@@ -237,6 +267,7 @@ class Lane:
 
         Raises what ``unload`` raises; nothing has changed then.
         """
+        await self._residency.recycling_over()
         self._refuse_held()
         self._residency.retire()
         try:

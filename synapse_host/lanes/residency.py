@@ -41,6 +41,10 @@ class LaneRuntime:
     tasks: TaskGroup
     clock: Callable[[], float]
     threads: int = 0
+    #: A worker above this many MiB is replaced once its lane is idle; 0 is no limit.
+    recycle_rss_mib: int = 0
+    #: Called when a worker has loaded the lane's model.
+    loaded: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -81,6 +85,9 @@ class Residency:
         self.strikes = Strikes()
         self.cold_load_ms: int | None = None
         self.serving: Serving | None = None
+        #: Workers replaced for their size, and whether one is being replaced now.
+        self.recycled = 0
+        self.recycling = False
         self._runtime = runtime
         self._loading: Errand | None = None
         self._unloading: Errand | None = None
@@ -121,6 +128,23 @@ class Residency:
             self._runtime.tasks.start_soon(self._unload, self._unloading, name=f"unload {self.model.model_id}")
         return self._unloading
 
+    def start_recycling(self) -> bool:
+        """Stop the worker and start another in its place; False where the lane is not at rest.
+
+        To everyone else this is a load in progress. It is nobody's fault: no strike, and none is cleared.
+        """
+        if self.state is not LaneState.READY or self._loading is not None or self._retired:
+            return False
+        self._loading, self.recycling = Errand(), True
+        self._move(LaneEvent.UNLOAD)
+        self._runtime.tasks.start_soon(self._recycle, self._loading, name=f"recycle {self.model.model_id}")
+        return True
+
+    async def recycling_over(self) -> None:
+        """Wait for the end of a replacement, where there is one in progress."""
+        if self.recycling and self._loading is not None:
+            await self._loading.finished.wait()
+
     def retire(self, *, retired: bool = True) -> None:
         """Load no more, because another lane takes the id; or take that back."""
         self._retired = retired
@@ -148,6 +172,7 @@ class Residency:
             self._move(LaneEvent.LOAD)
             await self._start_serving()
             self._move(LaneEvent.LOADED)
+            self._runtime.loaded()
         except SynapseError as error:
             loading.error = error
             if is_strike(error):
@@ -157,8 +182,20 @@ class Residency:
         finally:
             if self.state is LaneState.LOADING:
                 self._move(LaneEvent.LOAD_FAILED)
-            self._loading = None
+            self._loading, self.recycling = None, False
             loading.finished.set()
+
+    async def _recycle(self, loading: Errand) -> None:
+        serving, self.serving = self.serving, None
+        try:
+            if serving is not None:
+                await self._stop(serving)
+        except Exception as fault:
+            # The process is dead or out of reach; the lane goes on with another.
+            host_fault(f"stopping the worker of model {self.model.model_id!r}", fault)
+        self._move(LaneEvent.UNLOADED)
+        self.recycled += 1
+        await self._load(loading)
 
     async def _start_serving(self) -> None:
         tokenizer = await self._runtime.read_tokenizer(self.model)

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -34,6 +35,13 @@ _log = logging.getLogger(__name__)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 #: Seconds to wait before accepting again when the process is out of descriptors.
 _ACCEPT_PAUSE_S = 0.1
+
+
+@dataclass(slots=True)
+class OpenConnections:
+    """How many connections are open, those being turned away included."""
+
+    count: int = 0
 
 
 async def serve(
@@ -69,10 +77,12 @@ async def serve_locked(
     module_generation: int,
     on_ready: Callable[[], None] | None = None,
     stop: anyio.Event,
+    connections: OpenConnections | None = None,
 ) -> None:
     """Serve the methods of ``registry`` on the consumer socket until ``stop`` is set, then drain and close.
 
-    ``on_ready`` is called once connections are accepted. The caller is the ``sole_host``.
+    ``on_ready`` is called once connections are accepted; ``connections`` is kept up to date. The caller is the
+    ``sole_host``.
 
     Raises:
         StartRefused: a process without the lock serves the socket, or it cannot be made there.
@@ -92,7 +102,7 @@ async def serve_locked(
     )
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_Door(service).accept_all, listener)
+            tasks.start_soon(_Door(service, connections or OpenConnections()).accept_all, listener)
             if on_ready is not None:
                 on_ready()
             await stop.wait()
@@ -125,9 +135,9 @@ async def _drain(service: Service) -> None:
 class _Door:
     """Lets peers in: the same user, up to the connection limit."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, connections: OpenConnections) -> None:
         self._service = service
-        self._open = 0
+        self._connections = connections
 
     async def accept_all(self, listener: SocketListener) -> None:
         async with listener, anyio.create_task_group() as sessions:
@@ -147,7 +157,7 @@ class _Door:
     async def _receive_peer(self, stream: SocketStream) -> None:
         uid = peer_uid(stream.extra(SocketAttribute.raw_socket))  # noqa: S610
         direct = DirectStream(stream, stall_s=self._service.limits.stall_s)
-        self._open += 1
+        self._connections.count += 1
         try:
             async with stream:
                 refusal = self._refusal(uid)
@@ -159,14 +169,14 @@ class _Door:
             # One connection's fault must not end the others.
             _log.exception("a connection failed")
         finally:
-            self._open -= 1
+            self._connections.count -= 1
 
     def _refusal(self, uid: int | None) -> SynapseError | None:
         if uid != os.getuid():
             who = "an unknown user" if uid is None else f"user {uid}"
             return OperatorIdentityUnavailable(f"the peer is {who} and this host serves user {os.getuid()} only")
         limit = self._service.limits.max_connections
-        if self._open > limit:
+        if self._connections.count > limit:
             return QueueFull(
                 f"{limit} connections are open, which is the host's limit; close one or wait", channel=True
             )

@@ -28,7 +28,7 @@ from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.time_limits import TimeLimits
 from synapse_host.worker_protocol.channel import Buffer, ChannelClosed
 from synapse_host.worker_protocol.faults import ProtocolFault
-from synapse_host.worker_protocol.messages import Hello, Loaded, Message, Shutdown, Unload
+from synapse_host.worker_protocol.messages import Hello, Loaded, Message, Ping, Pong, Shutdown, Unload
 
 #: Seconds a stopping worker gets for the request in hand and its exit, and then for SIGTERM, before SIGKILL.
 DRAIN_S = 10.0
@@ -51,6 +51,8 @@ class Worker:
         self._engine = str(launched.hello.engine["engine"])
         self._dims: dict[str, int] = {}
         self._queue: deque[Exchange] = deque()
+        #: What may wait until nothing else is to be done.
+        self._spare: deque[Exchange] = deque()
         self._current: Exchange | None = None
         self._wake = asyncio.Event()
         #: The task waits for a request: one that comes now may be sent by whoever brings it.
@@ -75,6 +77,11 @@ class Worker:
     def alive(self) -> bool:
         """Whether a request may still be answered."""
         return self.fault is None and not self._process.exited.is_set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is in the worker's hands or waits for it; one for spare moments does not count."""
+        return not self._queue and (self._current is None or isinstance(self._current.message, Ping))
 
     @property
     def pid(self) -> int:
@@ -123,6 +130,30 @@ class Worker:
             self.abandon(exchange)
             raise
         return exchange.outcome()
+
+    async def ping(self, req_id: str) -> Pong:
+        """What the worker says of itself, asked once it has nothing else to do; it never goes before a request.
+
+        Raises:
+            EngineCrashed: as ``request``; an unanswered PING is silence like any other.
+            WorkerRefusal: the worker answered ERR and serves on.
+
+        """
+        exchange = self.exchange(Ping(req_id))
+        refusal = self._refusal(exchange)
+        if refusal is not None:
+            raise refusal
+        self._spare.append(exchange)
+        self._wake.set()
+        try:
+            await exchange.done.wait()
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                self._spare.remove(exchange)
+            raise
+        reply, _ = exchange.outcome()
+        assert isinstance(reply, Pong)
+        return reply
 
     def exchange(
         self, message: Message, raw: Buffer | None = None, *, drained: Callable[[], None] | None = None
@@ -190,8 +221,8 @@ class Worker:
 
     async def _serve_until_fault(self) -> NoReturn:
         while True:
-            if self._queue:
-                self._current = self._queue.popleft()
+            if pending := self._queue or self._spare:
+                self._current = pending.popleft()
                 await self._carry_out(self._current)
                 self._current = None
             elif self._process.exited.is_set():
@@ -245,8 +276,9 @@ class Worker:
         self._channel.close()
         if fault.reason != "stopped":
             _log.warning("worker %s (pid %d) is dead: %s", self.spec.worker_id, self.pid, fault.message)
-        waiting = [self._current, *self._queue] if self._current else [*self._queue]
+        waiting = [*([self._current] if self._current else []), *self._queue, *self._spare]
         self._queue.clear()
+        self._spare.clear()
         for exchange in waiting:
             exchange.fail(self._crash(fault))
         self.closed.set()

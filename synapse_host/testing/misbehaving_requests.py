@@ -300,6 +300,21 @@ class WaitsAtGate(Misbehaviour):
         self.behave(request, raw)
 
 
+class Grows(Misbehaviour):
+    """Serves, and says of itself in each PONG that every request of its type has cost it 100 MiB."""
+
+    asked = 0
+
+    def misbehave(self, request: dict[str, Any], raw: bytes) -> None:
+        self.asked += 1
+        self.behave(request, raw)
+
+    def reply(self, request: dict[str, Any], **fields: Any) -> None:
+        if fields["type"] == "PONG":
+            fields["rss_mb"] += 100 * self.asked
+        super().reply(request, **fields)
+
+
 REQUEST_FAULTS: dict[str, type[StubWorker]] = {
     "exits_on_request": ExitsOnRequest,
     "aborts": Aborts,
@@ -328,4 +343,5 @@ REQUEST_FAULTS: dict[str, type[StubWorker]] = {
     "refuses": Refuses,
     "silence": Silence,
     "wait_at_gate": WaitsAtGate,
+    "grows": Grows,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -45,22 +45,40 @@ class StubLane:
         return self.workers[-1]
 
     async def embed(self, *rows: Sequence[int]) -> list[float]:
-        """Load if need be and embed ``rows`` of token ids; all their components in one list."""
-        await self.lane.load()
-        _, data = await self.lane.embed(rows, [str(place) for place in range(len(rows))])
+        """Load if need be and embed ``rows`` of token ids, as one request; all their components in one list."""
+        with self.lane.lease():
+            await self.lane.load()
+            _, data = await self.lane.embed(rows, [str(place) for place in range(len(rows))])
         return unpacked_floats(data)
+
+    async def pulse(self) -> None:
+        """Take the worker's pulse and wait for it."""
+        before = self.lane.health.pulse
+        self.lane.refresh_health()
+        await until(lambda: self.lane.health.pulse is not before)
 
     async def settled(self) -> None:
         """Wait until the lane has noticed that its worker is gone; raises ``TimeoutError``."""
         with anyio.fail_after(PATIENCE_S):
             await self.worker.closed.wait()
-            while self.lane.state is LaneState.READY:
-                await anyio.lowlevel.checkpoint()
+        await until(lambda: self.lane.state is not LaneState.READY)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Turn the loop until ``condition`` holds; raises ``TimeoutError``. For what happens within milliseconds."""
+    with anyio.fail_after(PATIENCE_S):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
 
 
 @asynccontextmanager
-async def stub_lane(*specs: WorkerSpec) -> AsyncIterator[StubLane]:
-    """An unloaded lane on workers of ``specs``; its last worker is stopped at the end."""
+async def stub_lane(
+    *specs: WorkerSpec, clock: Callable[[], float] = time.monotonic, **runtime: Any
+) -> AsyncIterator[StubLane]:
+    """An unloaded lane on workers of ``specs``; its last worker is stopped at the end.
+
+    ``runtime`` holds further fields of its ``LaneRuntime``.
+    """
     started: list[Worker] = []
     waiting = list(specs)
 
@@ -73,8 +91,7 @@ async def stub_lane(*specs: WorkerSpec) -> AsyncIterator[StubLane]:
         return None
 
     async with anyio.create_task_group() as tasks:
-        runtime = LaneRuntime(start, no_tokenizer, DeviceTurns(), tasks, time.monotonic)
-        lane = Lane(stub_model(), runtime)
+        lane = Lane(stub_model(), LaneRuntime(start, no_tokenizer, DeviceTurns(), tasks, clock, **runtime))
         try:
             yield StubLane(lane, waiting, started)
         finally:

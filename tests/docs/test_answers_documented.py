@@ -66,6 +66,7 @@ def answers(
             "probe.start": probe,
             "probe.status": client.wait_for_probe(probe["job_id"]),
             "probe.report": client.probe_report(),
+            "admission.status": client.call("admission.status"),
             "embed.query": client.call("embed.query", {"model": "minilm", "text": "a"}),
             "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
             "model.status": client.model_status(model_id="minilm"),

@@ -15,7 +15,7 @@ from synapse_host.testing.misbehaviour_matrix import Outcome, play_all
 
 CASES = {case.name: case for case in cases()}
 #: Not one error of one request; each has tests of its own.
-ELSEWHERE = {"floods", "leaves_a_holder", "small_frames", "wait_at_gate"}
+ELSEWHERE = {"floods", "grows", "leaves_a_holder", "small_frames", "wait_at_gate"}
 
 
 @pytest.fixture(scope="module")
