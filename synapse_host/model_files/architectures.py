@@ -12,7 +12,11 @@ from typing import Any
 from synapse_host.errors import InvalidRequest
 
 #: ``model_type`` of config.json -> the family that computes it.
-FAMILY_OF_MODEL_TYPE: Mapping[str, str] = {"bert": "bert", "xlm-roberta": "xlm-roberta"}
+FAMILY_OF_MODEL_TYPE: Mapping[str, str] = {
+    "bert": "bert",
+    "qwen3": "qwen3",
+    "xlm-roberta": "xlm-roberta",
+}
 
 #: Types whose first token takes the row after that of padding: ``pad_token_id + 1`` rows of the table hold no token.
 OFFSET_POSITIONS = frozenset({"xlm-roberta"})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from synapse_host.families import bert, xlm_roberta
+from synapse_host.families import bert, qwen3, xlm_roberta
 from synapse_host.hookspecs import PluginError
 
 #: The only format an owned engine reads.
@@ -44,6 +44,7 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "bert": Family("bert", bert.BertConfig.from_config, bert.stem, bert.block, bert.head),
     "xlm-roberta": Family("xlm-roberta", xlm_roberta.read_config, bert.stem, bert.block, bert.head),
+    "qwen3": Family("qwen3", qwen3.Qwen3Config.from_config, qwen3.stem, qwen3.block, qwen3.head),
 }
 
 
