@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from synapse_host.families.labels import label_count
 from synapse_host.families.pooling import pooled
 from synapse_host.ops.tensor_ops import Activation, Batch, Cache, GeluKind, Rows, TensorOps
 
@@ -37,6 +38,7 @@ class BertConfig:
     gelu: GeluKind
     pooling: str
     normalize: bool
+    labels: int = 1
 
     @classmethod
     def from_config(
@@ -65,6 +67,7 @@ class BertConfig:
             gelu=form,
             pooling=pooling,
             normalize=normalize,
+            labels=label_count(config),
         )
 
 
@@ -97,7 +100,8 @@ def stem(ops: TensorOps, cfg: BertConfig, batch: Batch) -> Rows:
     words = ops.embedding(batch.ids, ops.weight("embeddings.word_embeddings.weight", (cfg.vocab_size, c)))
     table = ops.weight("embeddings.position_embeddings.weight", (cfg.first_position + cfg.positions, c))
     places = ops.positions(batch, table, cfg.first_position)
-    kinds = ops.table_row(ops.weight("embeddings.token_type_embeddings.weight", (cfg.token_types, c)), 0)
+    kind_table = ops.weight("embeddings.token_type_embeddings.weight", (cfg.token_types, c))
+    kinds = ops.table_row(kind_table, 0) if batch.kinds is None else ops.embedding(batch.kinds, kind_table)
     return _norm(ops, cfg, "embeddings.LayerNorm", ops.add(ops.add(words, kinds), places))
 
 
@@ -127,6 +131,19 @@ def head(ops: TensorOps, cfg: BertConfig, x: Rows, batch: Batch) -> Rows:
     """The sentence vector: pooled, and of unit length when the model asks for it."""
     rows = pooled(ops, cfg.pooling, x, batch)
     return ops.l2_normalize(rows) if cfg.normalize else rows
+
+
+def score(ops: TensorOps, cfg: BertConfig, x: Rows, batch: Batch) -> Rows:
+    """The logit of a sequence classifier with one label: first row, dense, tanh, classifier.
+
+    Raises ``ValueError`` when config.json names another number of labels.
+    """
+    if cfg.labels != 1:
+        raise ValueError(f"config.json names {cfg.labels} labels and a reranker has 1; use a model that scores pairs")
+    c = cfg.hidden_size
+    first = ops.first_row(x, batch)
+    pooler = ops.weight("pooler.dense.weight", (c, c)), ops.weight("pooler.dense.bias", (c,))
+    return _linear(ops, "classifier", ops.linear(first, *pooler, "tanh"), 1, c)
 
 
 def _linear(ops: TensorOps, name: str, x: Rows, out: int, into: int) -> Rows:

@@ -29,11 +29,16 @@ Activation = Literal["gelu", "gelu_tanh", "silu", "tanh", "relu"]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids i32[B, S], valid tokens per row i32[B], and how many tokens the cache already holds."""
+    """Token ids i32[B, S], valid tokens per row i32[B], and how many tokens the cache already holds.
+
+    ``kinds`` i32[B, S] says which of two texts a token belongs to, for families that learnt the difference; None
+    where there is one text.
+    """
 
     ids: Handle
     counts: Handle
     start: int = 0
+    kinds: Handle | None = None
 
 
 class TensorOps(Protocol):

@@ -1,7 +1,7 @@
-"""The engine every backend with tensor operations shares: one loaded model, from token ids to vectors.
+"""The engine every backend with tensor operations shares: one loaded model, from token ids to vectors or scores.
 
 It decides lengths, grouping and cutting, asks the backend for executables and puts results back in the order of the
-batch. It neither pools nor normalises nor judges vectors: the family does the first two, the worker the last.
+batch. It neither pools nor normalises nor judges numbers: the family does the first two, the worker the last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from synapse_host.hookspecs import DType, EmbedBatch, PluginError, Pooling, Progress
+from synapse_host.hookspecs import DType, EmbedBatch, PluginError, Pooling, Progress, Task
 from synapse_host.ops.tensor_ops import Batch, Handle, Rows, TensorOps
 from synapse_host.owned_engine.executables import Build, ExecutableCache, ExecutableKey, GraphBackend
 from synapse_host.owned_engine.family_table import Family, FamilyConfig
@@ -31,13 +31,29 @@ _PADDING_ID = 0
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How one model is to run: what LOAD fixes beside the weights."""
+    """How one model is to run: what LOAD fixes beside the weights.
+
+    ``separator`` is the token that ends the first text of a pair, for families that tell the two apart; None where the
+    tokenizer does not.
+    """
 
     family: Family
     config: Mapping[str, Any]
     dtype: DType
     max_tokens: int
     threads: int
+    task: Task = "embed"
+    separator: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _WayOut:
+    """What a request wants of the hidden rows: ``head`` (ops, config, x, batch) makes it."""
+
+    label: str
+    config: FamilyConfig
+    head: Callable[..., Any]
+    kinds: bool = False
 
 
 class OwnedEngine:
@@ -53,7 +69,8 @@ class OwnedEngine:
         shape = self._configured("mean", True)
         _check_positions(settings, shape)
         self._vocab_size = shape.vocab_size
-        self.dims = shape.hidden_size
+        self._width = shape.hidden_size
+        self.dims = self._width if settings.task == "embed" else 0
         self.buckets: Sequence[int] | None = self._ladder.buckets()
         self.rows_computed = 0
 
@@ -65,9 +82,10 @@ class OwnedEngine:
 
         """
         batch = EmbedBatch(np.zeros(1, np.int32), (1,), ("warm-up",), pooling, normalize)
+        way = self._vectors(pooling, normalize) if self._settings.task == "embed" else self._scores()
         call = Call(self._ladder.bucket(1), (0,))
         try:
-            self._run(call, batch, np.zeros(1, np.int64), lambda: None)
+            self._run(call, batch, way, np.zeros(1, np.int64), lambda: None)
         except ValueError as mismatch:
             raise PluginError("artifact_invalid", str(mismatch)) from mismatch
         progress(1, "setup")
@@ -78,55 +96,93 @@ class OwnedEngine:
         Progress counts executed segments. Raises ``PluginError`` with invalid_request for a row the lane cannot hold
         or an id outside the vocabulary; the message names the item.
         """
-        offsets = self._checked_offsets(batch)
-        calls = self._plan(batch)
-        vectors = np.empty((len(batch.counts), self.dims), dtype=np.float32)
-        done = _Counter(progress)
-        for call in calls:
-            vectors[list(call.row_indices)] = self._run(call, batch, offsets, done)
-            self.rows_computed += len(call.row_indices)
-        return vectors
+        return self._compute(batch, self._vectors(batch.pooling, batch.normalize), self._width, progress)
+
+    def rerank(self, sequences: Sequence[Int32], progress: Progress) -> Float32:
+        """Raw scores of complete sequences, float32 [rows], in their order; batched and refused as ``embed`` does.
+
+        A refusal names a sequence by its position. What a score is, a logit or a probability, is the family's.
+        """
+        way = self._scores()
+        if not sequences:
+            return np.empty(0, dtype=np.float32)
+        names = [str(place) for place in range(len(sequences))]
+        batch = EmbedBatch(np.concatenate(sequences), [len(row) for row in sequences], names, "cls", False)
+        numbers = self._compute(batch, way, None, progress)
+        read = self._settings.family.read_scores
+        scores = numbers if read is None else np.asarray(read(numbers), dtype=np.float32)
+        return scores.reshape(len(sequences))
 
     def unload(self) -> None:
         """Drop the executables and the weights; the engine cannot be used afterwards."""
         self._executables.clear()
         self._backend.close()
 
-    def _run(self, call: Call, batch: EmbedBatch, offsets: npt.NDArray[np.int64], done: Callable[[], None]) -> Float32:
+    def _vectors(self, pooling: Pooling, normalize: bool) -> _WayOut:
+        label = f"embed-{pooling}-{'l2' if normalize else 'none'}"
+        return _WayOut(label, self._configured(pooling, normalize), self._settings.family.head)
+
+    def _scores(self) -> _WayOut:
+        settings = self._settings
+        if settings.family.score is None:
+            raise PluginError("operation_mismatch", f"a model of family {settings.family.name} does not rerank")
+        kinds = settings.family.segmented and settings.separator is not None
+        return _WayOut("score", self._configured("cls", False), settings.family.score, kinds)
+
+    def _compute(self, batch: EmbedBatch, way: _WayOut, width: int | None, progress: Progress) -> Float32:
+        """Numbers of every row, float32 [rows, width]; a width of None is what the first call makes."""
+        offsets = self._checked_offsets(batch)
+        calls = self._plan(batch)
+        numbers = np.empty((len(batch.counts), width or 0), dtype=np.float32)
+        done = _Counter(progress)
+        for call in calls:
+            found = self._run(call, batch, way, offsets, done)
+            if not numbers.shape[1]:
+                numbers = np.empty((len(batch.counts), found.shape[1]), dtype=np.float32)
+            numbers[list(call.row_indices)] = found
+            self.rows_computed += len(call.row_indices)
+        return numbers
+
+    def _run(
+        self, call: Call, batch: EmbedBatch, way: _WayOut, offsets: npt.NDArray[np.int64], done: Callable[[], None]
+    ) -> Float32:
         ids, counts = _padded(call, batch, offsets)
         hidden: Any = None
-        pieces = segments_for(self._configured(batch.pooling, batch.normalize).layers, call.tokens)
+        pieces = segments_for(way.config.layers, call.tokens)
         for segment in pieces:
-            executable = self._executables.get(self._key(call, batch, segment), self._build(batch, segment))
-            hidden = executable(ids, counts, hidden)
+            executable = self._executables.get(self._key(call, way, segment), self._build(way, segment))
+            if way.kinds and segment.has_stem:
+                hidden = executable(ids, counts, kinds=_kinds(ids, self._settings.separator))
+            else:
+                hidden = executable(ids, counts, hidden)
             done()
             if len(pieces) > 1:
                 self._backend.between_segments()
         result: Float32 = hidden
         return result
 
-    def _key(self, call: Call, batch: EmbedBatch, segment: Segment) -> ExecutableKey:
+    def _key(self, call: Call, way: _WayOut, segment: Segment) -> ExecutableKey:
         family = self._settings.family
-        way_out = f"{batch.pooling}-{'l2' if batch.normalize else 'none'}" if segment.has_head else "hidden"
         return ExecutableKey(
             family=family.name,
-            task=f"embed-{way_out}",
+            task=way.label if segment.has_head else "hidden",
             segment=segment,
             regime=regime(call.bucket) if family.windowed else "full",
             dtype=self._settings.dtype,
             threads=self._settings.threads,
-            width=self.dims,
+            width=self._width,
             shape=(len(call.row_indices), call.bucket) if self._backend.static_shapes else None,
+            kinds=way.kinds and segment.has_stem,
         )
 
-    def _build(self, batch: EmbedBatch, segment: Segment) -> Build:
-        family, config = self._settings.family, self._configured(batch.pooling, batch.normalize)
+    def _build(self, way: _WayOut, segment: Segment) -> Build:
+        family, config = self._settings.family, way.config
 
         def build(ops: TensorOps, inputs: Batch, hidden: Rows | None) -> Handle:
             x = family.stem(ops, config, inputs) if segment.has_stem else hidden
             for i in range(segment.first, segment.stop):
                 x = family.block(ops, config, i, x, inputs)
-            return ops.result(family.head(ops, config, x, inputs)) if segment.has_head else x
+            return ops.result(way.head(ops, config, x, inputs)) if segment.has_head else x
 
         return build
 
@@ -172,6 +228,13 @@ def _padded(call: Call, batch: EmbedBatch, offsets: npt.NDArray[np.int64]) -> tu
     for line, row, count in zip(ids, call.row_indices, counts, strict=True):
         line[:count] = batch.ids[offsets[row] : offsets[row] + count]
     return ids, counts
+
+
+def _kinds(ids: Int32, separator: int | None) -> Int32:
+    """0 up to and including the first separator of a row, 1 after it (the pairs of BERT)."""
+    is_separator = ids == separator
+    kinds: Int32 = (np.cumsum(is_separator, axis=1) > is_separator).astype(np.int32)
+    return kinds
 
 
 def _read_config(settings: ModelSettings, pooling: Pooling, normalize: bool) -> FamilyConfig:

@@ -29,7 +29,8 @@ Hidden: TypeAlias = Any
 class ExecutableKey:
     """Everything that makes one executable different from another.
 
-    ``task`` names the way out, pooling and normalisation included. ``width`` is the features of hidden rows.
+    ``task`` names the way out, pooling and normalisation included. ``width`` is the features of hidden rows. ``kinds``
+    says that a segment with the stem takes the kind of every token as well.
     ``shape`` is (rows, bucket) for backends that compile one executable per shape and None for those whose executables
     take any.
     """
@@ -42,6 +43,7 @@ class ExecutableKey:
     threads: int
     width: int
     shape: tuple[int, int] | None = None
+    kinds: bool = False
 
 
 #: Writes a segment over a backend's ops: (ops, batch, hidden rows or None) to hidden rows or the result.
@@ -51,8 +53,10 @@ Build: TypeAlias = Callable[[TensorOps, Batch, Rows | None], Handle]
 class Executable(Protocol):
     """One segment, ready to run."""
 
-    def __call__(self, ids: TokenIds, counts: TokenIds, hidden: Hidden | None = None) -> Any:
-        """Run on ids i32[B, S] and counts i32[B].
+    def __call__(
+        self, ids: TokenIds, counts: TokenIds, hidden: Hidden | None = None, kinds: TokenIds | None = None
+    ) -> Any:
+        """Run on ids i32[B, S] and counts i32[B]; a key with ``kinds`` gets them as i32[B, S].
 
         Returns float32 [B, dims] when the segment has the head, else hidden rows for the next segment. The array may
         be reused by the next call.

@@ -28,9 +28,12 @@ class FamilyConfig(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One architecture: the three functions of its mathematics and how its config is read.
+    """One architecture: the functions of its mathematics and how its config is read.
 
-    ``windowed`` says that some layers attend locally, so that the attention regime makes different graphs.
+    ``windowed`` says that some layers attend locally, so that the attention regime makes different graphs. ``score``
+    (ops, config, x, batch) is the head of a reranker: pooled rows [B, 1, n], one for each sequence; without it the
+    family does not rerank. ``read_scores`` makes one score of the n numbers, float32 [B, n] to [B], where n is not 1.
+    ``segmented`` says that the two texts of a pair are told apart by ``Batch.kinds``.
     """
 
     name: str
@@ -39,10 +42,15 @@ class Family:
     block: Callable[..., Any]
     head: Callable[..., Any]
     windowed: bool = False
+    score: Callable[..., Any] | None = None
+    read_scores: Callable[[Any], Any] | None = None
+    segmented: bool = False
 
 
 FAMILIES: Mapping[str, Family] = {
-    "bert": Family("bert", bert.BertConfig.from_config, bert.stem, bert.block, bert.head),
+    "bert": Family(
+        "bert", bert.BertConfig.from_config, bert.stem, bert.block, bert.head, score=bert.score, segmented=True
+    ),
     "xlm-roberta": Family("xlm-roberta", xlm_roberta.read_config, bert.stem, bert.block, bert.head),
     "qwen3": Family("qwen3", qwen3.Qwen3Config.from_config, qwen3.stem, qwen3.block, qwen3.head),
 }

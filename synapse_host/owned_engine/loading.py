@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from synapse_host.hookspecs import DType, LoadSpec, PluginError, Pooling, Progress
+from synapse_host.hookspecs import DType, LoadSpec, PluginError, Pooling, Progress, Task
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.executables import GraphBackend
 from synapse_host.owned_engine.family_table import MODEL_FORMAT, family_named
@@ -20,6 +20,8 @@ from synapse_host.owned_engine.weights import CheckpointWeights
 #: Makes the backend of one model.
 BackendFactory: TypeAlias = Callable[[CheckpointWeights, ModelSettings], GraphBackend]
 
+#: What an owned engine can be loaded for.
+_TASKS: tuple[Task, ...] = ("embed", "rerank")
 _POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
 
 
@@ -64,16 +66,32 @@ def available_threads() -> int:
 
 
 def _settings(spec: LoadSpec, dtypes: Sequence[DType]) -> ModelSettings:
-    operation = spec.runtime_config.get("operation", "embed")
-    if operation != "embed":
-        raise PluginError("operation_mismatch", f"operation {operation!r} is not 'embed', all this engine does")
+    task = _task(spec)
     if spec.format != MODEL_FORMAT:
         raise PluginError(
             "model_unsupported", f"format {spec.format!r} is not {MODEL_FORMAT!r}; convert the checkpoint"
         )
     if spec.dtype not in dtypes:
         raise PluginError("config_invalid", f"dtype {spec.dtype!r} is not one of {', '.join(dtypes)} on this machine")
-    return ModelSettings(family_named(spec.family), spec.config, spec.dtype, spec.max_tokens, _threads(spec))
+    family = family_named(spec.family)
+    return ModelSettings(family, spec.config, spec.dtype, spec.max_tokens, _threads(spec), task, _pair_separator(spec))
+
+
+def _task(spec: LoadSpec) -> Task:
+    operation = spec.runtime_config.get("operation", "embed")
+    for known in _TASKS:
+        if operation == known:
+            return known
+    raise PluginError("operation_mismatch", f"operation {operation!r} is not one of {', '.join(_TASKS)}")
+
+
+def _pair_separator(spec: LoadSpec) -> int | None:
+    text = spec.runtime_config.get("pair_separator")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise PluginError("config_invalid", f"pair_separator {text!r} is no token id; leave it out or give one")
+    return int(text)
 
 
 def _threads(spec: LoadSpec) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey, Hidden
 from synapse_host.owned_engine.weights import CheckpointWeights
+
+Int32: TypeAlias = npt.NDArray[np.int32]
 
 
 class ReferenceBackend:
@@ -23,8 +25,8 @@ class ReferenceBackend:
         self._ops = ReferenceOps(weights, max_tokens=max_tokens)
 
     def executable(self, key: ExecutableKey, build: Build) -> Executable:
-        def run(ids: npt.NDArray[np.int32], counts: npt.NDArray[np.int32], hidden: Hidden | None = None) -> Any:
-            return build(self._ops, Batch(ids, counts), hidden)
+        def run(ids: Int32, counts: Int32, hidden: Hidden | None = None, kinds: Int32 | None = None) -> Any:
+            return build(self._ops, Batch(ids, counts, kinds=kinds), hidden)
 
         return run
 

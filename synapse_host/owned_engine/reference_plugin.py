@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, DType, LoadSpec, hookimpl
 
 if TYPE_CHECKING:
-    from synapse_host.hookspecs import EmbedBatch, Progress, Vectors
+    from collections.abc import Sequence
+
+    from synapse_host.hookspecs import EmbedBatch, Progress, TokenIds, Vectors
     from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
     from synapse_host.owned_engine.reference_backend import ReferenceBackend
     from synapse_host.owned_engine.weights import CheckpointWeights
@@ -36,7 +38,7 @@ def synapse_describe() -> BackendDescription:
         engine=ENGINE,
         engine_version=version("synapse-host"),
         build_flags={"bucket_policy": BUCKET_POLICY},
-        tasks=("embed",),
+        tasks=("embed", "rerank"),
         model_formats=(MODEL_FORMAT,),
         families=families,
         dtypes=DTYPES,
@@ -72,6 +74,12 @@ def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
 def synapse_embed(model: OwnedEngine, batch: EmbedBatch, progress: Progress) -> Vectors:
     """Float32 [rows, dims] in the order of the batch."""
     return model.embed(batch, progress)
+
+
+@hookimpl
+def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
+    """Float32 [rows], one score for each composed sequence, in their order."""
+    return model.rerank(sequences, progress)
 
 
 @hookimpl

@@ -49,8 +49,8 @@ class CompiledSegment:
         self._request = compiled.create_infer_request()
         self._held = held
 
-    def __call__(self, ids: Int32, counts: Int32, hidden: Float32 | None = None) -> Float32:
-        inputs = [ids, counts] if hidden is None else [ids, counts, hidden]
+    def __call__(self, ids: Int32, counts: Int32, hidden: Float32 | None = None, kinds: Int32 | None = None) -> Float32:
+        inputs = [given for given in (ids, counts, hidden, kinds) if given is not None]
         outputs = self._request.infer(dict(enumerate(inputs)), share_inputs=True, share_outputs=False)
         vectors: Float32 = outputs[0]
         return vectors
@@ -91,12 +91,15 @@ class OpenVinoBackend:
 def _record(ops: OpenVinoOps, key: ExecutableKey, build: Build) -> Any:
     ids = opset.parameter([-1, -1], ov.Type.i32, name="ids")
     counts = opset.parameter([-1], ov.Type.i32, name="counts")
-    parameters, hidden = [ids, counts], None
+    parameters, hidden, kinds = [ids, counts], None, None
     if not key.segment.has_stem:
         rows = opset.parameter([-1, -1, key.width], ov.Type.f32, name="hidden")
         parameters.append(rows)
         hidden = rows.output(0)
-    result = build(ops, Batch(ids.output(0), counts.output(0)), hidden)
+    elif key.kinds:
+        parameters.append(opset.parameter([-1, -1], ov.Type.i32, name="kinds"))
+        kinds = parameters[-1].output(0)
+    result = build(ops, Batch(ids.output(0), counts.output(0), kinds=kinds), hidden)
     return ov.Model([opset.result(result)], parameters, f"{key.family}-{key.segment.first}-{key.segment.stop}")
 
 

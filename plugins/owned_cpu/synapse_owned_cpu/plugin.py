@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, LoadSpec, hookimpl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from synapse_host.hookspecs import EmbedBatch, Progress, Vectors
+    from synapse_host.hookspecs import EmbedBatch, Progress, TokenIds, Vectors
     from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
     from synapse_host.owned_engine.weights import CheckpointWeights
     from synapse_owned_cpu.graph_backend import OpenVinoBackend
@@ -39,7 +40,7 @@ def synapse_describe() -> BackendDescription:
         engine=ENGINE,
         engine_version=version("synapse-host-owned-cpu"),
         build_flags=_build_flags(),
-        tasks=("embed",),
+        tasks=("embed", "rerank"),
         model_formats=(MODEL_FORMAT,),
         families=families,
         dtypes=evidence.dtypes_of(evidence.read_machine().isa),
@@ -78,6 +79,12 @@ def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
 def synapse_embed(model: OwnedEngine, batch: EmbedBatch, progress: Progress) -> Vectors:
     """Float32 [rows, dims] in the order of the batch."""
     return model.embed(batch, progress)
+
+
+@hookimpl
+def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
+    """Float32 [rows], one score for each composed sequence, in their order."""
+    return model.rerank(sequences, progress)
 
 
 @hookimpl
