@@ -1,4 +1,4 @@
-"""Qwen3: decoders used as embedding models and for generation.
+"""Qwen3: decoders used as embedding models, as rerankers and for generation.
 
 Pre-norm blocks of causal attention in which several query heads share one key head, and a gated feed-forward. Queries
 and keys are RMS-normalised per head before they are rotated. The width of a head is a field of its own: heads times
@@ -12,19 +12,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synapse_host.families import config_fields as fields
 from synapse_host.families.pooling import pooled
 from synapse_host.ops.tensor_ops import Batch, Cache, Handle, Heads, Rows, Table, TensorOps, Weight
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+#: The tokens "yes" and "no" of the published vocabulary, whose logits a reranker is read by (model card of
+#: Qwen3-Reranker).
+YES_AND_NO = (9693, 2152)
 #: Width of a head where config.json names none, as in transformers.
 _DEFAULT_HEAD_DIM = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Qwen3Config:
-    """What of config.json the mathematics needs. ``theta`` is the base of the rotary angles."""
+    """What of config.json the mathematics needs.
+
+    ``theta`` is the base of the rotary angles. ``readout`` are the tokens that say yes and no to a reranker; a field
+    ``readout_ids`` names them where they are not those of the published vocabulary.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -37,6 +48,7 @@ class Qwen3Config:
     eps: float
     theta: float
     tied: bool
+    readout: tuple[int, int]
     pooling: str
     normalize: bool
 
@@ -65,6 +77,7 @@ class Qwen3Config:
             eps=fields.positive(config, "rms_norm_eps", 1e-6),
             theta=_rope_base(config),
             tied=fields.flag(config, "tie_word_embeddings", False),
+            readout=_readout(config),
             pooling=pooling,
             normalize=normalize,
         )
@@ -79,6 +92,17 @@ def _rope_base(config: Mapping[str, Any]) -> float:
     if kind != "default":
         raise ValueError(f"rope_type {kind!r} is not 'default', the only form computed here")
     return fields.positive(rules if "rope_theta" in rules else config, "rope_theta")
+
+
+def _readout(config: Mapping[str, Any]) -> tuple[int, int]:
+    ids = config.get("readout_ids", YES_AND_NO)
+    if (
+        not isinstance(ids, list | tuple)
+        or len(ids) != 2
+        or not all(type(token) is int and token >= 0 for token in ids)
+    ):
+        raise ValueError(f"readout_ids {ids!r} are not two token ids")
+    return ids[0], ids[1]
 
 
 def stem(ops: TensorOps, cfg: Qwen3Config, batch: Batch) -> Rows:
@@ -100,6 +124,28 @@ def head(ops: TensorOps, cfg: Qwen3Config, x: Rows, batch: Batch) -> Rows:
     """The sentence vector: normalised rows, pooled, and of unit length when the model asks for it."""
     rows = pooled(ops, cfg.pooling, _final_norm(ops, cfg, x), batch)
     return ops.l2_normalize(rows) if cfg.normalize else rows
+
+
+def score(ops: TensorOps, cfg: Qwen3Config, x: Rows, batch: Batch) -> Rows:
+    """The logits of yes and no after the last valid row, as [B, 1, 2]; no other row of the vocabulary is multiplied.
+
+    Raises ``ValueError`` when one of the two tokens is outside the vocabulary.
+    """
+    if max(cfg.readout) >= cfg.vocab_size:
+        raise ValueError(f"readout_ids {cfg.readout} pass the vocabulary of {cfg.vocab_size}; name the model's own")
+    last = _final_norm(ops, cfg, ops.last_row(x, batch))
+    return ops.logits(last, _output_embeddings(ops, cfg), cfg.readout)
+
+
+def read_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Probability of yes, of the two: the softmax of [B, 2] as one logistic of their difference."""
+    # Imported here, so that the table of families costs no numpy to whoever only describes a backend.
+    import numpy as np
+
+    behind = logits[:, 1].astype(np.float64) - logits[:, 0]
+    tail = np.exp(-np.abs(behind))
+    probability: npt.NDArray[np.float32] = np.where(behind > 0, tail, 1.0) / (1.0 + tail)
+    return probability.astype(np.float32)
 
 
 def next_token(ops: TensorOps, cfg: Qwen3Config, x: Rows, batch: Batch) -> Handle:

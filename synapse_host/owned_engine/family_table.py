@@ -52,7 +52,15 @@ FAMILIES: Mapping[str, Family] = {
         "bert", bert.BertConfig.from_config, bert.stem, bert.block, bert.head, score=bert.score, segmented=True
     ),
     "xlm-roberta": Family("xlm-roberta", xlm_roberta.read_config, bert.stem, bert.block, bert.head),
-    "qwen3": Family("qwen3", qwen3.Qwen3Config.from_config, qwen3.stem, qwen3.block, qwen3.head),
+    "qwen3": Family(
+        "qwen3",
+        qwen3.Qwen3Config.from_config,
+        qwen3.stem,
+        qwen3.block,
+        qwen3.head,
+        score=qwen3.score,
+        read_scores=qwen3.read_scores,
+    ),
 }
 
 

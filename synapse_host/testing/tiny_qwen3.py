@@ -115,10 +115,13 @@ TINY_QWEN3S: Mapping[str, TinyQwen3] = MappingProxyType(
 )
 
 
-def write_qwen3(directory: Path, model: TinyQwen3, dtype: DType = "f32") -> dict[str, Any]:
-    """Write model.safetensors in ``dtype``, config.json and tokenizer.json of ``model``, and return the config."""
+def write_qwen3(directory: Path, model: TinyQwen3, dtype: DType = "f32", **more: Any) -> dict[str, Any]:
+    """Write model.safetensors in ``dtype``, config.json and tokenizer.json of ``model``, and return the config.
+
+    ``more`` are fields of the config beside those of the model.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    config = model.config()
+    config = model.config() | more
     write_safetensors(directory / "model.safetensors", model.tensors(), dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (directory / "tokenizer.json").write_text(json.dumps(tiny_tokenizer(model.vocab)), encoding="utf-8")

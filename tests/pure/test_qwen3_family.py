@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from synapse_host.families import qwen3
@@ -33,6 +35,9 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"tie_word_embeddings": "no"}, "tie_word_embeddings 'no'"),
     ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, "rope_type 'yarn'"),
     ({"rope_parameters": "left out", "rope_theta": 1e6, "rope_scaling": {"type": "linear"}}, "rope_type 'linear'"),
+    ({"readout_ids": [1, 2, 3]}, "readout_ids [1, 2, 3] are not two token ids"),
+    ({"readout_ids": [1, -1]}, "readout_ids [1, -1]"),
+    ({"readout_ids": "12"}, "readout_ids '12'"),
     ({"rope_parameters": [1e6]}, "is not an object"),
     ({"rope_parameters": "left out"}, "no 'rope_theta'"),
     ({"rope_parameters": {"rope_theta": float("nan")}}, "rope_theta nan"),
@@ -69,5 +74,24 @@ def test_the_family_asks_for_every_tensor_once_and_looks_into_no_handle(name: st
     for i in range(config.layers):
         x = qwen3.block(ops, config, i, x, batch)
     assert ops.shape_of(ops.result(qwen3.head(ops, config, x, batch))) == ("B", tiny.hidden)
+    assert ops.shape_of(qwen3.score(ops, replace(config, readout=(5, 9)), x, batch)) == ("B", 1, 2)
     assert ops.shape_of(qwen3.next_token(ops, config, x, batch)) == ("B", 1)
     assert ops.weights == shapes
+
+
+def test_the_readout_is_that_of_the_published_vocabulary_unless_named() -> None:
+    assert read().readout == (9693, 2152)
+    assert read(readout_ids=[7, 3]).readout == (7, 3)
+
+
+def test_a_readout_outside_the_vocabulary_is_refused() -> None:
+    ops = NullOps()
+    with pytest.raises(ValueError, match=r"readout_ids \(9693, 2152\) pass the vocabulary of 517"):
+        qwen3.score(ops, read(), ops.handle("B", "S", 66), ops.batch())
+
+
+def test_a_score_is_the_softmax_over_yes_and_no_and_never_overflows() -> None:
+    logits = np.array([[0.0, 0.0], [2.0, 1.0], [1.0, 2.0], [900.0, -900.0], [-900.0, 900.0]], np.float32)
+    logistic = 1 / (1 + np.exp(-1.0))
+    assert qwen3.read_scores(logits).dtype == np.float32
+    assert qwen3.read_scores(logits) == pytest.approx([0.5, logistic, 1 - logistic, 1.0, 0.0], abs=1e-7)

@@ -64,6 +64,20 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(dtype: DType, tmp_path: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", sorted(TINY_QWEN3S))
+def test_scores_agree_with_transformers_in_any_batch(name: str, dtype: DType, tmp_path: Path) -> None:
+    recorded = recorded_qwen3(FIXTURES, name)
+    logits = recorded.logits["f64"]
+    write_qwen3(tmp_path, recorded.model, readout_ids=list(recorded.readout))
+    runtime = {"operation": "rerank"}
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=recorded.longest, runtime_config=runtime) as model:
+        found = plugin.synapse_rerank(model, recorded.rows, ignore_progress)
+        again = plugin.synapse_rerank(model, recorded.rows[::-1], ignore_progress)
+    assert np.abs(found - 1 / (1 + np.exp(logits[:, 1] - logits[:, 0]))).max() <= {"f32": 1e-5, "bf16": 0.02}[dtype]
+    assert again[::-1].tobytes() == found.tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_segments_give_the_bits_of_one_graph(dtype: DType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = recorded_qwen3(FIXTURES, "fours")
     rows = recorded.rows[:8]
