@@ -144,7 +144,7 @@ def read_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
     behind = logits[:, 1].astype(np.float64) - logits[:, 0]
     tail = np.exp(-np.abs(behind))
-    probability: npt.NDArray[np.float32] = np.where(behind > 0, tail, 1.0) / (1.0 + tail)
+    probability: npt.NDArray[np.float64] = np.where(behind > 0, tail, 1.0) / (1.0 + tail)
     return probability.astype(np.float32)
 
 
