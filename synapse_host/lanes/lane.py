@@ -15,7 +15,7 @@ from itertools import count
 import anyio
 
 from synapse_host.admission.gate import Budget
-from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelInUse, ModelLoading, ProbeRequired, SynapseError
+from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelInUse, ModelLoading, SynapseError
 from synapse_host.lanes.batching import group_rows
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_health import LaneHealth
@@ -107,13 +107,10 @@ class Lane:
     # --- loading -----------------------------------------------------------------------------------------------
 
     def refuse_quarantined(self) -> None:
-        """Raise ``ProbeRequired`` while the lane is not to be tried (reading 28)."""
-        if self.strikes.quarantined:
-            raise ProbeRequired(
-                f"model {self.model.model_id!r} is quarantined after {self.strikes.count} failures in a row; "
-                "unload and load it again",
-                details={"lane_id": self.model.model_id, "quarantined": True},
-            )
+        """Raise the lane's refusal while it is not to be tried (reading 28)."""
+        refusal = self.strikes.refusal(self.model.model_id)
+        if refusal is not None:
+            raise refusal
 
     async def ensure_ready(self, budget: Budget) -> None:
         """Load if needed and wait for it, at most until the deadline or five seconds.

@@ -6,6 +6,7 @@ goes away, can therefore never leave a lane half loaded or half unloaded.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,13 +21,14 @@ from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_state import LaneEvent, LaneState, next_state
 from synapse_host.lanes.registered_model import RegisteredModel
-from synapse_host.lanes.strikes import Strikes
-from synapse_host.lanes.worker_errors import is_strike, is_strike_reason, load_error
+from synapse_host.lanes.strikes import FREE_FORM, QuarantinePolicy, Strikes
+from synapse_host.lanes.worker_errors import is_strike, is_strike_fault, load_error
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.worker_protocol.messages import Load, Loaded, Unload
 
+_log = logging.getLogger(__name__)
 #: Seconds a worker gets to end by itself when its lane closes. Admitted requests were awaited before.
 CLOSE_DRAIN_S = 2.0
 
@@ -43,6 +45,8 @@ class LaneRuntime:
     threads: int = 0
     #: A worker above this many MiB is replaced once its lane is idle; 0 is no limit.
     recycle_rss_mib: int = 0
+    #: What two strikes mean for the lane.
+    quarantine: QuarantinePolicy = FREE_FORM
     #: Called when a worker has loaded the lane's model.
     loaded: Callable[[], None] = lambda: None
 
@@ -82,7 +86,7 @@ class Residency:
     def __init__(self, model: RegisteredModel, runtime: LaneRuntime) -> None:
         self.model = model
         self.state = LaneState.UNLOADED
-        self.strikes = Strikes()
+        self.strikes = Strikes(runtime.quarantine, runtime.clock)
         self.cold_load_ms: int | None = None
         self.serving: Serving | None = None
         #: Workers replaced for their size, and whether one is being replaced now.
@@ -155,8 +159,8 @@ class Residency:
             return
         self.serving = None
         self._move(LaneEvent.WORKER_DIED)
-        if is_strike_reason(worker.fault.reason):
-            self.strikes.fault()
+        if is_strike_fault(worker.fault.reason, worker.fault.handshake_code):
+            self._strike()
 
     async def close(self) -> None:
         """Stop the worker and never start another; what it still computes is wanted by nobody."""
@@ -176,7 +180,7 @@ class Residency:
         except SynapseError as error:
             loading.error = error
             if is_strike(error):
-                self.strikes.fault()
+                self._strike()
         except Exception as fault:
             loading.error = host_fault(f"loading model {self.model.model_id!r}", fault)
         finally:
@@ -242,7 +246,7 @@ class Residency:
         except Exception as fault:
             unloading.error = host_fault(f"unloading model {self.model.model_id!r}", fault)
         finally:
-            self.strikes.clear()
+            self.strikes.release()
             self._move(LaneEvent.UNLOADED)
             self._unloading = None
             unloading.finished.set()
@@ -253,6 +257,11 @@ class Residency:
         with suppress(EngineCrashed, WorkerRefusal):
             await serving.worker.request(message, operation="unload")
         await serving.worker.stop()
+
+    def _strike(self) -> None:
+        self.strikes.fault()
+        if self.strikes.quarantined:
+            _log.warning("model %r is quarantined after %d failures in a row", self.model.model_id, self.strikes.count)
 
     def _move(self, event: LaneEvent) -> None:
         self.state = next_state(self.state, event)

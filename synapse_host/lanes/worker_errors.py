@@ -17,6 +17,8 @@ from synapse_host.worker_protocol.item_refusal import refusal_text, refused_item
 #: Ends of a worker that are its own doing: crash, protocol fault and hang. A worker that could not be spawned, was slow
 #: to speak or was stopped adds no strike (original facts 1.1), and neither does an ERR reply.
 _STRIKES = frozenset({"exited", "protocol_fault", "silence", "handshake_refused"})
+#: Refused handshakes of a sound worker: it is another package than the one the model was registered with.
+_OTHER_PACKAGE = frozenset({"manifest_mismatch", "kernel_revision_mismatch"})
 
 
 async def load_error(refusal: WorkerRefusal, model: RegisteredModel) -> SynapseError:
@@ -50,12 +52,13 @@ def embed_error(refusal: WorkerRefusal, item_ids: Sequence[str]) -> SynapseError
 
 def is_strike(error: SynapseError) -> bool:
     """Whether ``error`` is a crash, protocol fault or hang of the worker (worker protocol v3, reliability)."""
-    return isinstance(error, EngineCrashed) and is_strike_reason((error.details or {}).get("reason"))
+    details = error.details or {}
+    return isinstance(error, EngineCrashed) and is_strike_fault(details.get("reason"), details.get("handshake_code"))
 
 
-def is_strike_reason(reason: str | None) -> bool:
-    """Whether a worker that ended for ``reason`` is a strike against its lane."""
-    return reason in _STRIKES
+def is_strike_fault(reason: str | None, handshake_code: str | None) -> bool:
+    """Whether a worker that ended for ``reason``, at a HELLO refused with that code, is a strike against its lane."""
+    return reason in _STRIKES and handshake_code not in _OTHER_PACKAGE
 
 
 def _digest_now(path: Path) -> FileDigest | None:

@@ -87,7 +87,7 @@ class ProbingService:
                 certification, performance = await self.run_probe(lane, tell)
             if certification.status == "certified":
                 # A quarantined lane answers probe_required: hundreds of rows computed rightly are the cure it asks for.
-                lane.strikes.clear()
+                lane.strikes.release()
             results.append(_outcome(lane, certification, performance))
         job.facts.pop("step", None)
         job.state = "done"

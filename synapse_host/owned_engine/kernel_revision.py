@@ -42,7 +42,7 @@ def token_digest(source: str) -> str:
 def kernel_revision(sources: Sequence[Path]) -> str:
     """SHA-256 over the named sources, each known by its folder and file name, whatever order they come in."""
     digest = hashlib.sha256()
-    for name, path in sorted((f"{path.parent.name}/{path.name}", path) for path in sources):
+    for name, path in sorted((_name(path), path) for path in sources):
         digest.update(f"{name}\0{token_digest(path.read_text(encoding='utf-8'))}\0".encode())
     return digest.hexdigest()
 
@@ -59,19 +59,27 @@ def reference_sources() -> list[Path]:
     return [path for package in ops.__path__ for path in sorted(Path(package).glob("reference_*.py"))]
 
 
-def manifest_digest(*, engine: str, families: Sequence[str], kernels: str, tolerances: Mapping[str, str]) -> str:
+def manifest_digest(
+    *, engine: str, families: Sequence[str], kernels: Sequence[Path], tolerances: Mapping[str, str]
+) -> str:
     """SHA-256 of the canonical description of a package.
 
-    ``kernels`` is its kernel revision; ``tolerances`` are decimal strings, since canonical JSON refuses floats.
+    ``kernels`` are the sources its kernel revision covers. They stand here by name alone: what they hold is the
+    revision's affair, or every change of a kernel would be called another package, which is looked at first.
+    ``tolerances`` are decimal strings, since canonical JSON refuses floats.
     """
     description = {
         "engine": engine,
         "families": sorted(families),
-        "kernels": kernels,
+        "kernels": sorted(map(_name, kernels)),
         "tolerances": dict(tolerances),
     }
     canonical = json.dumps(description, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _name(source: Path) -> str:
+    return f"{source.parent.name}/{source.name}"
 
 
 def _modules_of(folders: Sequence[str]) -> list[Path]:

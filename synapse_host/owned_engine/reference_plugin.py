@@ -32,7 +32,7 @@ def synapse_describe() -> BackendDescription:
     from synapse_host.owned_engine.shape_policy import BUCKET_POLICY
 
     families = tuple(FAMILIES)
-    kernels = revision.kernel_revision([*revision.shared_sources(), *revision.reference_sources()])
+    kernels = [*revision.shared_sources(), *revision.reference_sources()]
     return BackendDescription(
         backend="reference",
         engine=ENGINE,
@@ -47,7 +47,7 @@ def synapse_describe() -> BackendDescription:
         extra="",
         owned=True,
         abort_capable=False,
-        kernel_revision=kernels,
+        kernel_revision=revision.kernel_revision(kernels),
         manifest_digest=revision.manifest_digest(
             engine=ENGINE, families=families, kernels=kernels, tolerances=TOLERANCES
         ),

@@ -117,7 +117,12 @@ async def _shake_hands(spec: WorkerSpec, nonce: str, channel: WorkerChannel) -> 
     try:
         return await _exchange_hello(spec, nonce, channel)
     except HandshakeRefused as refusal:
-        raise WorkerFault("handshake_refused", f"handshake refused: {refusal}", refusal.code) from refusal
+        raise WorkerFault(
+            "handshake_refused",
+            f"handshake refused: {refusal}",
+            refusal.code,
+            None if refusal.expected is None else (refusal.expected, refusal.actual),
+        ) from refusal
     except (ProtocolFault, FrameTooLarge) as fault:
         raise WorkerFault("handshake_refused", f"handshake refused: {fault}", "malformed_hello") from fault
     except ChannelClosed as closed:

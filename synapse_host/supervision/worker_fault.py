@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Literal
+from typing import Any, Literal
 
 from synapse_host.errors import EngineCrashed
 
@@ -23,19 +23,27 @@ FaultReason = Literal[
 class WorkerFault(Exception):
     """The end of one worker; a worker has at most one, however many callers it fails.
 
-    ``handshake_code`` is the code of the refused HELLO, for ``handshake_refused`` only.
+    ``handshake_code`` is the code of the refused HELLO, for ``handshake_refused`` only; ``mismatch`` the value that was
+    expected and the one claimed, where the worker is of another package or has other kernels.
     """
 
-    def __init__(self, reason: FaultReason, message: str, handshake_code: str | None = None) -> None:
+    def __init__(
+        self,
+        reason: FaultReason,
+        message: str,
+        handshake_code: str | None = None,
+        mismatch: tuple[str, str | None] | None = None,
+    ) -> None:
         super().__init__(message)
         self.reason: FaultReason = reason
         self.message = message
         self.handshake_code = handshake_code
+        self.mismatch = mismatch
 
 
 def crash_error(fault: WorkerFault, *, worker_id: str, returncode: int | None, output_tail: str) -> EngineCrashed:
     """The error for ``fault``; ``returncode`` is the process's, negative for a signal, None when it was never seen."""
-    details = {
+    details: dict[str, Any] = {
         "worker_id": worker_id,
         "reason": fault.reason,
         "exit": describe_exit(returncode),
@@ -43,7 +51,12 @@ def crash_error(fault: WorkerFault, *, worker_id: str, returncode: int | None, o
     }
     if fault.handshake_code is not None:
         details["handshake_code"] = fault.handshake_code
-    return EngineCrashed(f"worker {worker_id!r}: {fault.message}", details=details)
+    message = f"worker {worker_id!r}: {fault.message}"
+    if fault.mismatch is None:
+        return EngineCrashed(message, details=details)
+    # The next worker would be of the same package: no retry helps before somebody acts.
+    expected, actual = fault.mismatch
+    return EngineCrashed(message, details={**details, "expected": expected, "actual": actual}, error_class="permanent")
 
 
 def describe_exit(returncode: int | None) -> str:

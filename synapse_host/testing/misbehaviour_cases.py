@@ -76,7 +76,7 @@ _AT_START = (
     ("wrong_nonce", "handshake_refused", 1, "nonce"),
     ("wrong_version", "handshake_refused", 1, "worker protocol 2"),
     ("float_version", "handshake_refused", 1, "worker protocol 3.0"),
-    ("other_kernels", "handshake_refused", 1, "kernel_revision is 'r9'"),
+    ("other_kernels", "handshake_refused", 0, "kernel_revision is 'r9'"),
     ("not_json", "handshake_refused", 1, "not JSON"),
     ("early_frame", "handshake_refused", 1, "6 bytes more before HELLO_ACK"),
     ("late_hello", "handshake_timeout", 0, "sent no HELLO within"),

@@ -74,5 +74,8 @@ def _check_bound(code: str, field: str, actual: str | None, expected: str | None
         raise HandshakeRefused(
             code,
             f"HELLO {field} is {codec.shown(actual)}, expected is {expected!r}; "
-            "probe the model again or reinstall the plugin",
+            "the plugin changed after the model was registered: load the model again and probe it under its new "
+            "identity, or reinstall the plugin it was registered with",
+            expected=expected,
+            actual=actual,
         )

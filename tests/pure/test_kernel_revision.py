@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from synapse_host.owned_engine.kernel_revision import manifest_digest, token_digest
@@ -63,6 +65,7 @@ def test_every_interpreter_makes_the_same_digest() -> None:
 
 
 def test_manifest_digest_is_of_canonical_bytes() -> None:
-    """sha256 of {"engine":"e","families":["a","b"],"kernels":"k","tolerances":{"f32":"0.9"}}."""
-    digest = manifest_digest(engine="e", families=("b", "a"), kernels="k", tolerances={"f32": "0.9"})
-    assert digest == "7803bf5d8da0c6edd4bf98bc51127e56d4ee4fec8128bc61228f1a64c451952e"
+    """sha256 of {"engine":"e","families":["a","b"],"kernels":["a/y.py","b/x.py"],"tolerances":{"f32":"0.9"}}."""
+    kernels = [Path("/somewhere/b/x.py"), Path("a/y.py")]
+    digest = manifest_digest(engine="e", families=("b", "a"), kernels=kernels, tolerances={"f32": "0.9"})
+    assert digest == "4261041e80b649bf738ce41614f3f73e402588e8ffbdde254a63378483907d47"

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from synapse_host.hookspecs import BatchPolicy
 from synapse_host.lanes.batching import group_rows, padded_length
 from synapse_host.lanes.lane_state import IllegalMove, LaneEvent, LaneState, next_state
-from synapse_host.lanes.strikes import QUARANTINE_AT, Strikes
 
 LADDER = tuple(range(16, 257, 16)) + tuple(range(320, 513, 64))
 
@@ -73,18 +72,3 @@ def test_lane_walks_its_life_cycle() -> None:
 def test_an_illegal_move_is_refused_by_name(state: LaneState, event: LaneEvent) -> None:
     with pytest.raises(IllegalMove, match=f"{event} is not allowed in state {state}"):
         next_state(state, event)
-
-
-def test_two_faults_in_a_row_quarantine_and_only_clearing_ends_it() -> None:
-    strikes = Strikes()
-    strikes.fault()
-    strikes.served()
-    strikes.fault()
-    assert not strikes.quarantined
-    strikes.fault()
-    assert strikes.quarantined
-    assert strikes.count == QUARANTINE_AT
-    strikes.served()
-    assert strikes.quarantined
-    strikes.clear()
-    assert not strikes.quarantined

@@ -51,8 +51,13 @@ async def test_a_bad_hello_is_refused_and_the_worker_killed(tmp_path: Path, kind
     ],
 )
 async def test_other_kernels_than_expected_are_refused(tmp_path: Path, expectation: dict[str, str], code: str) -> None:
-    details = details_of(await crash_of_start(misbehaving_spec(tmp_path, "other_kernels", **expectation)))
+    error = await crash_of_start(misbehaving_spec(tmp_path, "other_kernels", **expectation))
+    details = details_of(error)
     assert details["handshake_code"] == code
+    assert (details["expected"], details["actual"]) == (("bb", "aa") if code == "manifest_mismatch" else ("r1", "r9"))
+    assert (error.error_class, error.safe_to_retry) == ("permanent", False)
+    for said in (details["expected"], details["actual"], "load the model again and probe it", "reinstall the plugin"):
+        assert said in error.message
 
 
 async def test_expected_kernels_are_accepted(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def synapse_describe() -> BackendDescription:
     from synapse_owned_cpu import evidence
 
     families = tuple(FAMILIES)
-    kernels = revision.kernel_revision([*revision.shared_sources(), *_kernel_sources()])
+    kernels = [*revision.shared_sources(), *_kernel_sources()]
     return BackendDescription(
         backend="cpu",
         engine=ENGINE,
@@ -49,7 +49,7 @@ def synapse_describe() -> BackendDescription:
         extra="cpu",
         owned=True,
         abort_capable=True,
-        kernel_revision=kernels,
+        kernel_revision=revision.kernel_revision(kernels),
         manifest_digest=revision.manifest_digest(
             engine=ENGINE, families=families, kernels=kernels, tolerances=TOLERANCES
         ),

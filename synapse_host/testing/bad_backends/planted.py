@@ -207,7 +207,7 @@ MORE_PLANTED: Mapping[str, BadBackend] = MappingProxyType(
         ),
         "anonymous-kernels": BadBackend(
             "test_an_owned_backend_names_its_kernels_and_its_manifest",
-            {"kernel_revision=kernels,": "kernel_revision=None,"},
+            {"kernel_revision=revision.kernel_revision(kernels),": "kernel_revision=None,"},
             Path(reference_plugin.__file__),
         ),
     }
