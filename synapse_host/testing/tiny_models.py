@@ -221,16 +221,17 @@ def _added(index: int, token: str) -> dict[str, Any]:
 
 
 def _post_processor() -> dict[str, Any]:
-    """[CLS] before, [SEP] after each sequence."""
+    """[CLS] before, [SEP] after each sequence; the second one and its end are of kind 1, as in BERT's files."""
     cls, sep = ({"SpecialToken": {"id": token, "type_id": 0}} for token in ("[CLS]", "[SEP]"))
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in ("A", "B"))
+    end = {"SpecialToken": {"id": "[SEP]", "type_id": 1}}
+    first, second = {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}
     special = {
         token: {"id": token, "ids": [_SPECIAL_TOKENS.index(token)], "tokens": [token]} for token in ("[CLS]", "[SEP]")
     }
     return {
         "type": "TemplateProcessing",
         "single": [cls, first, sep],
-        "pair": [cls, first, sep, second, sep],
+        "pair": [cls, first, sep, second, end],
         "special_tokens": special,
     }
 

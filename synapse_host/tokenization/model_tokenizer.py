@@ -1,23 +1,19 @@
 """A model's tokenizer, stripped of what its file says about padding and truncation.
 
 Files are published with padding and limits of somebody's training run (MiniLM: padded to 128, cut at 128). Here a text
-costs exactly its own tokens, the limit is the lane's, and a cut is disclosed. The Rust library is imported when the
-first tokenizer is made, not when the host starts.
+costs exactly its own tokens, the limit is the lane's, and a cut is disclosed.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from synapse_host.errors import InvalidRequest
-from synapse_host.identity.canonical_json import MAX_INTEGER, canonical_json
 from synapse_host.identity.digests import sha256_hex
+from synapse_host.tokenization.library_tokenizer import library_faults, open_tokenizer, received_bytes, refuse_file
 
-_FILE = "tokenizer.json"
 #: Encoded once at load, so that a tokenizer that cannot encode is refused there: nothing, a letter, an unassigned code.
 _TRIAL_TEXTS = ["", "a", "\u0378"]
 
@@ -67,14 +63,7 @@ class ModelTokenizer:
                 ``file``), or ``max_tokens`` leaves no room beside the special tokens (details ``max_tokens``).
 
         """
-        from tokenizers import Tokenizer
-
-        digest = sha256_hex(_sanitized(data))
-        with _library_faults("is no tokenizer the library can load"):
-            tokenizer = Tokenizer.from_buffer(data)
-            tokenizer.no_padding()
-            tokenizer.no_truncation()
-        _check_vocabulary(tokenizer, vocab_size)
+        tokenizer, digest = open_tokenizer(data, vocab_size=vocab_size)
         frame = _special_frame(tokenizer)
         _check_frame(frame, max_tokens=max_tokens, vocab_size=vocab_size)
         return cls(tokenizer, frame, max_tokens, digest)
@@ -90,11 +79,11 @@ class ModelTokenizer:
             InvalidRequest: a text holds half of a surrogate pair (details ``item_index``), or the library fails.
 
         """
-        received = [_utf8(index, text) for index, text in enumerate(texts)]
-        with _library_faults("could not encode these texts"):
+        received = [received_bytes(index, text) for index, text in enumerate(texts)]
+        with library_faults("could not encode these texts"):
             # The fast form leaves out character offsets, a quarter of the time; the tokens are the same.
             encodings = self._tokenizer.encode_batch_fast(list(texts))
-        with _library_faults("could not decode the kept tokens of these texts"):
+        with library_faults("could not decode the kept tokens of these texts"):
             return [
                 self._counted(text, data, encoding.ids)
                 for text, data, encoding in zip(texts, received, encodings, strict=True)
@@ -123,75 +112,9 @@ class ModelTokenizer:
         return b""
 
 
-def _refuse(fault: str, **details: Any) -> NoReturn:
-    raise InvalidRequest(
-        f"{_FILE} {fault}; use the file published with the model", details={"file": _FILE, **details}
-    ) from None
-
-
-@contextmanager
-def _library_faults(fault: str) -> Iterator[None]:
-    """Turn every failure of the library into a refusal; a Rust panic is not even an ``Exception`` in Python."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        _refuse(f"{fault}: {_short(str(error))}")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-def _sanitized(data: bytes) -> bytes:
-    try:
-        # Decoded here because json would also accept UTF-16 and UTF-32 bytes.
-        document = json.loads(data.decode("utf-8"), parse_int=_integer, parse_constant=_no_constant)
-        if not isinstance(document, dict):
-            raise ValueError(f"the document is a {type(document).__name__}, not an object")
-        return canonical_json({**document, "padding": None, "truncation": None}, allow_floats=True)
-    except (ValueError, RecursionError) as error:
-        _refuse(f"of {len(data)} bytes is not JSON: {_short(str(error))}")
-
-
-def _integer(digits: str) -> int | float:
-    value = int(digits)
-    return value if abs(value) <= MAX_INTEGER else float(value)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _utf8(index: int, text: str) -> bytes:
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"text {index} holds {error.object[error.start]!a}, half of a surrogate pair, at character {error.start}; "
-            "remove it or complete the pair",
-            details={"item_index": index},
-        ) from None
-
-
-def _check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
-    ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    if not ids:
-        _refuse("has an empty vocabulary")
-    token, highest = max(ids.items(), key=lambda item: item[1])
-    if highest >= vocab_size:
-        _refuse(
-            f"gives token {_short(token)!r} the id {highest}, but the model's vocabulary has {vocab_size} entries "
-            f"(ids 0 to {vocab_size - 1})",
-            token_id=highest,
-            vocab_size=vocab_size,
-        )
-
-
 def _special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special tokens put before and after a text, found by encoding one with and without them."""
-    with _library_faults("cannot encode a text"):
+    with library_faults("cannot encode a text"):
         _, framed, _ = tokenizer.encode_batch_fast(_TRIAL_TEXTS)
         bare: list[int] = tokenizer.encode(_TRIAL_TEXTS[1], add_special_tokens=False).ids
     ids: list[int] = framed.ids
@@ -199,14 +122,14 @@ def _special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     start = added.index(0) if 0 in added else len(ids)
     end = start + len(bare)
     if ids[start:end] != bare or not all(added[end:]) or (ids and not bare):
-        _refuse(f"turns {bare} into {ids} when it adds special tokens, which does not keep the text in one piece")
+        refuse_file(f"turns {bare} into {ids} when it adds special tokens, which does not keep the text in one piece")
     return ids[:start], ids[end:]
 
 
 def _check_frame(frame: tuple[list[int], list[int]], *, max_tokens: int, vocab_size: int) -> None:
     special = [*frame[0], *frame[1]]
     if special and max(special) >= vocab_size:
-        _refuse(f"adds the special token {max(special)}, but the model's vocabulary has {vocab_size} entries")
+        refuse_file(f"adds the special token {max(special)}, but the model's vocabulary has {vocab_size} entries")
     if max_tokens <= len(special):
         raise InvalidRequest(
             f"max_tokens is {max_tokens}, but the tokenizer adds {len(special)} special tokens to every text; "
