@@ -1,8 +1,8 @@
-"""Record what Hugging Face transformers computes for tiny XLM-RoBERTa encoders.
+"""Record what Hugging Face transformers computes for tiny XLM-RoBERTa and ModernBERT encoders.
 
 Needs torch and transformers, which neither the project nor its tests use; see make_bert_fixtures.py for the
-environment. Writes ``tests/fixtures/tiny_xlm_roberta_reference.npz``: token ids and the float32 and float64 vectors of
-the seeded tiny encoders, pooled by mean and by the first row. Every sequence runs alone and without padding.
+environment. Writes ``tests/fixtures/tiny_FAMILY_reference.npz``: token ids and the float32 and float64 vectors of the
+seeded tiny encoders, pooled by mean and by the first row. Every sequence runs alone and without padding.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 import transformers
 
 from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
+from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
 
 FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "fixtures"
 #: Sequences of each tiny encoder and their greatest length.
@@ -25,6 +26,7 @@ SEQUENCES, LONGEST = 24, 700
 def main() -> None:
     """Write the files."""
     _write("tiny_xlm_roberta_reference.npz", TINY_XLM_ROBERTAS, _xlm_roberta)
+    _write("tiny_modernbert_reference.npz", TINY_MODERNBERTS, _modernbert)
 
 
 def _write(file: str, models: Mapping[str, Any], load: Any) -> None:
@@ -38,6 +40,12 @@ def _xlm_roberta(tiny: Any) -> torch.nn.Module:
     config = transformers.XLMRobertaConfig(**tiny.config())
     config._attn_implementation = "eager"
     return _with_weights(transformers.XLMRobertaModel(config, add_pooling_layer=False), tiny)
+
+
+def _modernbert(tiny: Any) -> torch.nn.Module:
+    config = transformers.ModernBertConfig(**tiny.config())
+    config._attn_implementation = "eager"
+    return _with_weights(transformers.ModernBertModel(config), tiny)
 
 
 def _with_weights(model: torch.nn.Module, tiny: Any) -> torch.nn.Module:

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from synapse_host.families.config_fields import gelu_form, positive, whole
 from synapse_host.families.labels import label_count
 from synapse_host.families.pooling import pooled
 from synapse_host.ops.tensor_ops import Activation, Batch, Cache, GeluKind, Rows, TensorOps
-
-#: Names of the activation in config.json and the form of GELU each stands for.
-_GELU_FORMS: Mapping[str, GeluKind] = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,53 +43,33 @@ class BertConfig:
         cls, config: Mapping[str, Any], *, pooling: str, normalize: bool, first_position: int = 0
     ) -> BertConfig:
         """Read config.json; raises ``ValueError`` naming a field that is missing, wrong or not supported."""
-        act = config.get("hidden_act", "gelu")
-        form = _GELU_FORMS.get(act) if isinstance(act, str) else None
-        if form is None:
-            raise ValueError(f"hidden_act {act!r} is not one of {', '.join(_GELU_FORMS)}")
         if config.get("position_embedding_type", "absolute") != "absolute":
             raise ValueError(f"position_embedding_type {config['position_embedding_type']!r} is not 'absolute'")
-        heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
+        heads, hidden = whole(config, "num_attention_heads"), whole(config, "hidden_size")
         if hidden % heads:
             raise ValueError(f"num_attention_heads {heads} does not divide hidden_size {hidden}")
         return cls(
-            vocab_size=_count(config, "vocab_size"),
+            vocab_size=whole(config, "vocab_size"),
             hidden_size=hidden,
-            layers=_count(config, "num_hidden_layers"),
+            layers=whole(config, "num_hidden_layers"),
             heads=heads,
-            intermediate_size=_count(config, "intermediate_size"),
+            intermediate_size=whole(config, "intermediate_size"),
             positions=_positions(config, first_position),
             first_position=first_position,
-            token_types=_count(config, "type_vocab_size", 2),
-            eps=_epsilon(config),
-            gelu=form,
+            token_types=whole(config, "type_vocab_size", 2),
+            eps=positive(config, "layer_norm_eps", 1e-12),
+            gelu=gelu_form(config, "hidden_act"),
             pooling=pooling,
             normalize=normalize,
             labels=label_count(config),
         )
 
 
-def _count(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
-    value = config.get(field, default)
-    if value is None:
-        raise ValueError(f"config.json has no {field!r}, which a BERT model needs")
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{field} {value!r} is not a whole number from 1 up")
-    return value
-
-
 def _positions(config: Mapping[str, Any], first: int) -> int:
-    rows = _count(config, "max_position_embeddings")
+    rows = whole(config, "max_position_embeddings")
     if rows <= first:
         raise ValueError(f"max_position_embeddings {rows} leaves no position: the first {first} rows are not used")
     return rows - first
-
-
-def _epsilon(config: Mapping[str, Any]) -> float:
-    value = config.get("layer_norm_eps", 1e-12)
-    if not isinstance(value, float | int) or not 0 < value < math.inf:
-        raise ValueError(f"layer_norm_eps {value!r} is not a number above 0")
-    return float(value)
 
 
 def stem(ops: TensorOps, cfg: BertConfig, batch: Batch) -> Rows:

@@ -9,6 +9,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from synapse_host.ops.tensor_ops import GeluKind
+
+#: Names of the activation in config.json and the form of GELU each stands for.
+_GELU_FORMS: Mapping[str, GeluKind] = {"gelu": "erf", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+
 
 def whole(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
     """A whole number from 1 up."""
@@ -44,3 +49,12 @@ def require(config: Mapping[str, Any], field: str, supported: object) -> None:
     value = config.get(field, supported)
     if value != supported:
         raise ValueError(f"{field} {value!r} is not {supported!r}, the only form computed here")
+
+
+def gelu_form(config: Mapping[str, Any], field: str) -> GeluKind:
+    """The form of GELU that ``field`` names; the exact one when absent."""
+    act = config.get(field, "gelu")
+    form = _GELU_FORMS.get(act) if isinstance(act, str) else None
+    if form is None:
+        raise ValueError(f"{field} {act!r} is not one of {', '.join(_GELU_FORMS)}")
+    return form

@@ -14,6 +14,7 @@ from synapse_host.errors import InvalidRequest
 #: ``model_type`` of config.json -> the family that computes it.
 FAMILY_OF_MODEL_TYPE: Mapping[str, str] = {
     "bert": "bert",
+    "modernbert": "modernbert",
     "qwen3": "qwen3",
     "xlm-roberta": "xlm-roberta",
 }

@@ -52,6 +52,7 @@ class ReferenceOps(TensorOps):
         self._source = weights
         self._max_tokens = max_tokens
         self._weights: dict[str, Array] = {}
+        self._tables: dict[tuple[float, int, float | None], Array] = {}
 
     def weight(self, name: str, shape: Sequence[int]) -> Array:
         held = self._weights.get(name)
@@ -153,7 +154,10 @@ class ReferenceOps(TensorOps):
 
     def rope_table(self, theta: float, d: int, scaling: float | None = None) -> Array:
         rules.half("rope_table", d)
-        return rope_table(theta, d, scaling, self._max_tokens)
+        held = self._tables.get((theta, d, scaling))
+        if held is None:
+            held = self._tables[theta, d, scaling] = rope_table(theta, d, scaling, self._max_tokens)
+        return held
 
     def rope(self, h: Array, table: Array, batch: Batch) -> Array:
         end = batch.start + h.shape[2]

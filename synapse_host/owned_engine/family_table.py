@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from synapse_host.families import bert, qwen3, xlm_roberta
+from synapse_host.families import bert, modernbert, qwen3, xlm_roberta
+from synapse_host.families.modernbert_config import ModernBertConfig
 from synapse_host.hookspecs import PluginError
 
 #: The only format an owned engine reads.
@@ -52,6 +53,9 @@ FAMILIES: Mapping[str, Family] = {
         "bert", bert.BertConfig.from_config, bert.stem, bert.block, bert.head, score=bert.score, segmented=True
     ),
     "xlm-roberta": Family("xlm-roberta", xlm_roberta.read_config, bert.stem, bert.block, bert.head),
+    "modernbert": Family(
+        "modernbert", ModernBertConfig.from_config, modernbert.stem, modernbert.block, modernbert.head, windowed=True
+    ),
     "qwen3": Family(
         "qwen3",
         qwen3.Qwen3Config.from_config,

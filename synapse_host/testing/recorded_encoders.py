@@ -15,10 +15,13 @@ from synapse_host.hookspecs import Pooling
 from synapse_host.testing.engine_runs import TokenIds, batch_of, ignore_progress
 from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
 from synapse_host.testing.tiny_models import TinyModel
+from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
 
 #: The poolings every model was recorded with.
 POOLINGS: tuple[Pooling, ...] = ("mean", "cls")
-_MODELS: Mapping[str, Mapping[str, TinyModel]] = MappingProxyType({"xlm_roberta": TINY_XLM_ROBERTAS})
+_MODELS: Mapping[str, Mapping[str, TinyModel]] = MappingProxyType(
+    {"xlm_roberta": TINY_XLM_ROBERTAS, "modernbert": TINY_MODERNBERTS}
+)
 #: Every recorded model as family/name.
 RECORDED: tuple[str, ...] = tuple(f"{family}/{name}" for family, models in _MODELS.items() for name in models)
 

@@ -1,4 +1,4 @@
-"""XLM-RoBERTa on the numpy reference against what transformers computed (scripts/make_encoder_fixtures.py)."""
+"""XLM-RoBERTa and ModernBERT on the reference against what transformers computed (scripts/make_encoder_fixtures.py)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from synapse_host.families.bert import BertConfig
 from synapse_host.families.xlm_roberta import read_config
 from synapse_host.hookspecs import PluginError, Pooling
 from synapse_host.model_files.architectures import read_architecture
+from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import loaded_model
@@ -47,9 +48,22 @@ FAULTS: Mapping[str, tuple[str, Any]] = {
         "xlm_roberta/two_layers",
         lambda c: replace(c, first_position=0, positions=132),
     ),
-    "positions one row late": ("xlm_roberta/two_layers", lambda c: replace(c, first_position=1, positions=131)),
+    "positions one row early": ("xlm_roberta/two_layers", lambda c: replace(c, first_position=1, positions=131)),
     "tanh for erf": ("xlm_roberta/three_layers", lambda c: replace(c, gelu="tanh")),
     "erf for tanh": ("xlm_roberta/pad_four", lambda c: replace(c, gelu="erf")),
+    "window one token wider": ("modernbert/as_published", lambda c: replace(c, window=c.window + 1)),
+    "window one token short": ("modernbert/short_window", lambda c: replace(c, window=c.window - 1)),
+    "window not halved": ("modernbert/biased", lambda c: replace(c, window=11)),
+    "rotary bases swapped": (
+        "modernbert/as_published",
+        lambda c: replace(c, global_theta=c.local_theta, local_theta=c.global_theta),
+    ),
+    "one rotary base for all layers": ("modernbert/biased", lambda c: replace(c, local_theta=c.global_theta)),
+    "every layer global": ("modernbert/short_window", lambda c: replace(c, local_layers=(False,) * c.layers)),
+    "first layer local": ("modernbert/short_window", lambda c: replace(c, local_layers=(True, *c.local_layers[1:]))),
+    "tanh for erf in the gate": ("modernbert/biased", lambda c: replace(c, gelu="tanh")),
+    "erf for tanh in the gate": ("modernbert/tanh_gelu", lambda c: replace(c, gelu="erf")),
+    "another eps": ("modernbert/tanh_gelu", lambda c: replace(c, eps=1e-5)),
 }
 
 
@@ -61,6 +75,21 @@ def test_a_planted_fault_passes_the_bound_by_far(fault: str, tmp_path: Path, mon
     monkeypatch.setattr(engine_module, "_read_config", lambda *arguments: plant(read(*arguments)))
     found = reference_vectors(recorded, tmp_path, "mean")
     assert np.abs(found - recorded.f32["mean"]).max() > 10 * MAX_ERROR
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if name.startswith("modernbert/")])
+def test_a_gate_of_the_second_half_passes_the_bound_by_far(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = recorded_encoder(FIXTURES, name)
+    geglu = ReferenceOps.geglu
+    swapped = lambda self, x, kind: geglu(self, np.roll(x, x.shape[-1] // 2, axis=-1), kind)  # noqa: E731
+    monkeypatch.setattr(ReferenceOps, "geglu", swapped)
+    rows = [row for row in recorded.rows if len(row) <= 64]
+    write_model(tmp_path, recorded.model)
+    with loaded_model(reference_plugin, tmp_path, max_tokens=64) as model:
+        found = embedded(reference_plugin, model, rows, "mean")
+    assert np.abs(found - recorded.f32["mean"][: len(rows)]).max() > 10 * MAX_ERROR
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -43,6 +43,7 @@ class OpenVinoOps(TensorOps):
         self._regime = regime
         self._constants: dict[str, Out] = {}
         self._masks: dict[object, Out] = {}
+        self._tables: dict[tuple[float, int, float | None], Out] = {}
         self.held: list[Any] = []
 
     # --- sources ---------------------------------------------------------------------------------------------
@@ -66,8 +67,10 @@ class OpenVinoOps(TensorOps):
         return out(nodes.spread(nodes.floats(out(row)), 0))
 
     def rope_table(self, theta: float, d: int, scaling: float | None = None) -> Out:
-        table = attention_graph.rope_angles(theta, d, scaling, self._max_tokens)
-        return out(opset.constant(table))
+        key = (theta, d, scaling)
+        if key not in self._tables:
+            self._tables[key] = out(opset.constant(attention_graph.rope_angles(*key, self._max_tokens)))
+        return self._tables[key]
 
     # --- arithmetic ------------------------------------------------------------------------------------------
 

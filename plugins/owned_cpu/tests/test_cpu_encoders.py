@@ -10,9 +10,13 @@ from synapse_owned_cpu import plugin
 
 from synapse_host.hookspecs import DType, Pooling
 from synapse_host.ops.tolerances import END_TO_END
-from synapse_host.testing.engine_runs import loaded_model, vector_digest
+from synapse_host.owned_engine import engine as engine_module
+from synapse_host.owned_engine import reference_plugin
+from synapse_host.owned_engine.segments import segments_for
+from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
 from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder
 from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.tiny_modernbert import TinyModernBert
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES = plugin.synapse_describe().dtypes
@@ -43,6 +47,31 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(name: str, dtype: DType,
         for seed in (1, 2):
             order = np.random.default_rng(seed).permutation(len(rows))
             assert digests(model, [rows[place] for place in order]) == [alone[place] for place in order]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_past_1024_tokens_runs_in_segments_and_agrees_with_the_reference(tmp_path: Path, dtype: DType) -> None:
+    tiny = TinyModernBert(45, 20, 4, 2, 26, 97, 2100, span=66)
+    write_model(tmp_path, tiny)
+    batch = batch_of(seeded_rows([2099, 1100, 5], tiny.vocab), "cls")
+    with loaded_model(reference_plugin, tmp_path, max_tokens=2100) as model:
+        wanted = reference_plugin.synapse_embed(model, batch, ignore_progress)
+    seen: list[int] = []
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=2100) as model:
+        found = plugin.synapse_embed(model, batch, lambda done, phase: seen.append(done))
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert np.abs(found - wanted).max() <= END_TO_END[dtype].max_abs_error
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_segments_give_the_bits_of_one_graph(tmp_path: Path, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = recorded_encoder(FIXTURES, "modernbert/short_window")
+    write_model(tmp_path, recorded.model)
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=recorded.longest) as model:
+        whole = digests(model, recorded.rows)
+    monkeypatch.setattr(engine_module, "segments_for", lambda blocks, tokens: segments_for(blocks, 4096))
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=recorded.longest) as model:
+        assert digests(model, recorded.rows) == whole
 
 
 def digests(model: object, rows: list[np.ndarray], pooling: Pooling = "mean") -> list[str]:
