@@ -32,6 +32,12 @@ class TimeLimits:
         """Forget ``limit``; a timer set for it rings for nothing."""
         self._set.discard(limit)
 
+    def close(self) -> None:
+        """Take the timer back; for the end of whoever set the limits. The event loop would keep it until it rings."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _arm(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -274,6 +274,7 @@ class Worker:
         except Exception:  # whoever waits for this worker must be told, whatever became of its process
             _log.exception("worker %s (pid %d) could not be ended cleanly", self.spec.worker_id, self.pid)
         self._channel.close()
+        self._limits.close()
         if fault.reason != "stopped":
             _log.warning("worker %s (pid %d) is dead: %s", self.spec.worker_id, self.pid, fault.message)
         waiting = [*([self._current] if self._current else []), *self._queue, *self._spare]

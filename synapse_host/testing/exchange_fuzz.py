@@ -17,6 +17,7 @@ from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.socket_stream import SocketStream
 from synapse_host.testing.message_strategies import sample_of
 from synapse_host.testing.mutated_frames import FrameMaker, wire_bytes
+from synapse_host.time_limits import TimeLimits
 from synapse_host.worker_protocol.channel import ChannelClosed, WorkerChannel
 from synapse_host.worker_protocol.codec import encode
 from synapse_host.worker_protocol.faults import ProtocolFault
@@ -105,9 +106,10 @@ async def _exchange(
 
 
 async def _outcome(exchange: Exchange, channel: WorkerChannel) -> str:
+    limits = TimeLimits()
     try:
         with anyio.fail_after(_DEADLINE_S):
-            reply, _ = await carry_out(exchange, channel, _WINDOWS, "fuzz")
+            reply, _ = await carry_out(exchange, channel, _WINDOWS, "fuzz", limits)
     except WorkerRefusal:
         return "refused"
     except ProtocolFault:
@@ -116,6 +118,8 @@ async def _outcome(exchange: Exchange, channel: WorkerChannel) -> str:
         return "too large"
     except ChannelClosed:
         return "closed"
+    finally:
+        limits.close()
     assert type(reply) is REPLIES[type(exchange.message)]
     return f"{exchange.message.TYPE} answered"
 

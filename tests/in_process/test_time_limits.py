@@ -118,3 +118,19 @@ async def test_a_limit_reached_in_a_cancelled_task_leaves_it_cancelled() -> None
     entered[0].reach()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+async def test_closing_takes_the_timer_back() -> None:
+    limits = TimeLimits()
+    loop = asyncio.get_running_loop()
+    with limits.limit(600):
+        pass
+    timer = limits._timer
+    assert timer is not None
+    limits.close()
+    limits.close()
+    assert timer.cancelled()
+    with limits.limit(600):
+        assert limits._timer is not None
+        assert limits._timer.when() > loop.time()
+    limits.close()
