@@ -237,6 +237,13 @@ def _kinds(ids: Int32, separator: int | None) -> Int32:
     return kinds
 
 
+def model_config(settings: ModelSettings, pooling: Pooling, normalize: bool) -> FamilyConfig:
+    """The family's reading of config.json; raises ``PluginError`` with config_invalid where the model cannot be run."""
+    config = _read_config(settings, pooling, normalize)
+    _check_positions(settings, config)
+    return config
+
+
 def _read_config(settings: ModelSettings, pooling: Pooling, normalize: bool) -> FamilyConfig:
     family = settings.family
     try:

@@ -34,7 +34,9 @@ class Family:
     ``windowed`` says that some layers attend locally, so that the attention regime makes different graphs. ``score``
     (ops, config, x, batch) is the head of a reranker: pooled rows [B, 1, n], one for each sequence; without it the
     family does not rerank. ``read_scores`` makes one score of the n numbers, float32 [B, n] to [B], where n is not 1.
-    ``segmented`` says that the two texts of a pair are told apart by ``Batch.kinds``.
+    ``segmented`` says that the two texts of a pair are told apart by ``Batch.kinds``. ``next_token`` (ops, config, x,
+    batch) is the head of a decoder: the likeliest token after each row, i32[B, 1]; without it the family does not
+    generate.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Family:
     score: Callable[..., Any] | None = None
     read_scores: Callable[[Any], Any] | None = None
     segmented: bool = False
+    next_token: Callable[..., Any] | None = None
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -64,6 +67,7 @@ FAMILIES: Mapping[str, Family] = {
         qwen3.head,
         score=qwen3.score,
         read_scores=qwen3.read_scores,
+        next_token=qwen3.next_token,
     ),
 }
 

@@ -22,8 +22,9 @@ _LAYOUT = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, token.END
 #: Tokens whose text is layout while their presence is not.
 _BARE = frozenset({token.NEWLINE, token.INDENT, token.DEDENT})
 
-#: Modules of the engine that decide bits: padded lengths, cutting, and how stored weights become numbers.
-_ENGINE_SOURCES = ("segments.py", "shape_policy.py", "weights.py")
+#: Modules of the engine that decide bits: padded lengths, cutting, how stored weights become numbers, what a decoder
+#: reads at once.
+_ENGINE_SOURCES = ("decoder.py", "greedy.py", "segments.py", "shape_policy.py", "weights.py")
 
 Token = tuple[str, str]
 

@@ -7,11 +7,13 @@ a code of the worker protocol.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from synapse_host.hookspecs import DType, LoadSpec, PluginError, Pooling, Progress, Task
+from synapse_host.owned_engine.decoder import DecodingBackend, OwnedDecoder
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.executables import GraphBackend
 from synapse_host.owned_engine.family_table import MODEL_FORMAT, family_named
@@ -20,8 +22,12 @@ from synapse_host.owned_engine.weights import CheckpointWeights
 #: Makes the backend of one model.
 BackendFactory: TypeAlias = Callable[[CheckpointWeights, ModelSettings], GraphBackend]
 
-#: What an owned engine can be loaded for.
-_TASKS: tuple[Task, ...] = ("embed", "rerank")
+#: Makes the backend of one model that generates.
+DecodingFactory: TypeAlias = Callable[[CheckpointWeights, ModelSettings], DecodingBackend]
+
+#: What an owned engine can be loaded for, and what an owned decoder.
+_ENGINE_TASKS: tuple[Task, ...] = ("embed", "rerank")
+_DECODER_TASKS: tuple[Task, ...] = ("generate",)
 _POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
 
 
@@ -42,12 +48,44 @@ def load_engine(
         PluginError: operation_mismatch, model_unsupported, config_invalid, artifact_invalid, oom or load_failed.
 
     """
-    settings = _settings(spec, dtypes)
+    settings = _settings(spec, dtypes, _ENGINE_TASKS)
     way_out = _way_out(spec)
-    try:
-        weights = CheckpointWeights.open(spec.artifact_fd, os.fstat(spec.artifact_fd).st_size)
-        engine = OwnedEngine(make_backend(weights, settings), settings)
+    with _typed_refusals(spec):
+        engine = OwnedEngine(make_backend(_weights(spec), settings), settings)
         engine.warm_up(way_out.pooling, way_out.normalize, progress)
+    return engine
+
+
+def load_decoder(
+    spec: LoadSpec, dtypes: Sequence[DType], make_backend: DecodingFactory, progress: Progress
+) -> OwnedDecoder:
+    """Open the checkpoint and read one token; a token that ends a text is one of config.json or of ``stop_ids``.
+
+    Raises:
+        PluginError: as ``load_engine``.
+
+    """
+    settings = _settings(spec, dtypes, _DECODER_TASKS)
+    stop_ids = _stop_ids(spec)
+    with _typed_refusals(spec):
+        decoder = OwnedDecoder(make_backend(_weights(spec), settings), settings, stop_ids)
+        decoder.warm_up(progress)
+    return decoder
+
+
+def loads_decoder(spec: LoadSpec) -> bool:
+    """True when the model is to generate, so that ``load_decoder`` and not ``load_engine`` loads it."""
+    return spec.runtime_config.get("operation") in _DECODER_TASKS
+
+
+def _weights(spec: LoadSpec) -> CheckpointWeights:
+    return CheckpointWeights.open(spec.artifact_fd, os.fstat(spec.artifact_fd).st_size)
+
+
+@contextmanager
+def _typed_refusals(spec: LoadSpec) -> Iterator[None]:
+    try:
+        yield
     except PluginError:
         raise
     except MemoryError as full:
@@ -56,7 +94,6 @@ def load_engine(
         raise PluginError("artifact_invalid", f"{spec.artifact_path}: {fault}") from fault
     except (OSError, RuntimeError) as failure:
         raise PluginError("load_failed", f"{spec.artifact_path} could not be made executable: {failure}") from failure
-    return engine
 
 
 def available_threads() -> int:
@@ -65,8 +102,8 @@ def available_threads() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _settings(spec: LoadSpec, dtypes: Sequence[DType]) -> ModelSettings:
-    task = _task(spec)
+def _settings(spec: LoadSpec, dtypes: Sequence[DType], tasks: Sequence[Task]) -> ModelSettings:
+    task = _task(spec, tasks)
     if spec.format != MODEL_FORMAT:
         raise PluginError(
             "model_unsupported", f"format {spec.format!r} is not {MODEL_FORMAT!r}; convert the checkpoint"
@@ -77,12 +114,24 @@ def _settings(spec: LoadSpec, dtypes: Sequence[DType]) -> ModelSettings:
     return ModelSettings(family, spec.config, spec.dtype, spec.max_tokens, _threads(spec), task, _pair_separator(spec))
 
 
-def _task(spec: LoadSpec) -> Task:
+def _task(spec: LoadSpec, tasks: Sequence[Task]) -> Task:
     operation = spec.runtime_config.get("operation", "embed")
-    for known in _TASKS:
+    for known in tasks:
         if operation == known:
             return known
-    raise PluginError("operation_mismatch", f"operation {operation!r} is not one of {', '.join(_TASKS)}")
+    raise PluginError("operation_mismatch", f"operation {operation!r} is not one of {', '.join(tasks)}")
+
+
+def _stop_ids(spec: LoadSpec) -> list[int]:
+    """The end-of-text tokens of config.json and those LOAD adds as decimals joined by commas."""
+    named = spec.config.get("eos_token_id")
+    ids = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(type(token) is int and token >= 0 for token in ids):
+        raise PluginError("config_invalid", f"eos_token_id {named!r} is no token id and no list of them; correct it")
+    added = [part for part in spec.runtime_config.get("stop_ids", "").split(",") if part]
+    if not all(part.isascii() and part.isdigit() for part in added):
+        raise PluginError("config_invalid", f"stop_ids {','.join(added)!r} are no token ids; join decimals by commas")
+    return [*ids, *map(int, added)]
 
 
 def _pair_separator(spec: LoadSpec) -> int | None:

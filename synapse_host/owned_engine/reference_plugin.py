@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, DType, LoadSpec, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
-    from synapse_host.hookspecs import EmbedBatch, Progress, TokenIds, Vectors
+    from synapse_host.hookspecs import EmbedBatch, Generation, Progress, TokenIds, Vectors
+    from synapse_host.owned_engine.decoder import OwnedDecoder
     from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
     from synapse_host.owned_engine.reference_backend import ReferenceBackend
     from synapse_host.owned_engine.weights import CheckpointWeights
@@ -38,7 +40,7 @@ def synapse_describe() -> BackendDescription:
         engine=ENGINE,
         engine_version=version("synapse-host"),
         build_flags={"bucket_policy": BUCKET_POLICY},
-        tasks=("embed", "rerank"),
+        tasks=("embed", "rerank", "generate"),
         model_formats=(MODEL_FORMAT,),
         families=families,
         dtypes=DTYPES,
@@ -63,10 +65,12 @@ def synapse_probe_capability() -> CapabilityEvidence:
 
 
 @hookimpl
-def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
+def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine | OwnedDecoder:
     """Map the checkpoint and compute one short row, so that a wrong tensor shows now."""
-    from synapse_host.owned_engine.loading import load_engine
+    from synapse_host.owned_engine.loading import load_decoder, load_engine, loads_decoder
 
+    if loads_decoder(spec):
+        return load_decoder(spec, DTYPES, _backend, progress)
     return load_engine(spec, DTYPES, _backend, progress)
 
 
@@ -83,7 +87,15 @@ def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: 
 
 
 @hookimpl
-def synapse_unload(model: OwnedEngine) -> bool:
+def synapse_generate(
+    model: OwnedDecoder, prompt: TokenIds, options: Mapping[str, Any], progress: Progress
+) -> Generation:
+    """The ids after ``prompt``, greedily, over a cache of keys and values."""
+    return model.generate(prompt, options, progress)
+
+
+@hookimpl
+def synapse_unload(model: OwnedEngine | OwnedDecoder) -> bool:
     """Drop the model."""
     model.unload()
     return True
