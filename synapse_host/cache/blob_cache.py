@@ -1,0 +1,177 @@
+"""The model cache: content by digest, shared by every host of the user that names the same directory.
+
+All calls block on the disk, and some on a lock that another process holds for milliseconds; an event loop runs them in
+a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from synapse_host.cache.collection import Outcome, collect
+from synapse_host.cache.collection_rule import CacheEntry, over_watermark
+from synapse_host.cache.durable_files import sync_directory
+from synapse_host.cache.ingest import Ingest
+from synapse_host.cache.layout import CacheLayout, read_digest, unusable
+from synapse_host.cache.locks import ReadLease, change_lock
+from synapse_host.cache.metadata import BlobMetadata, read_metadata, write_metadata
+from synapse_host.errors import ArtifactInvalid, InvalidRequest
+from synapse_host.model_files.source_files import digest_file
+
+
+class BlobCache:
+    """One cache as one host sees it; ``owner`` names this host's pins."""
+
+    def __init__(self, layout: CacheLayout, owner: str) -> None:
+        self.layout = layout
+        self.owner = owner
+
+    @classmethod
+    def open(cls, root: Path, owner: str) -> BlobCache:
+        """Open or make the cache at ``root``; raises ``StoreFailure``."""
+        layout = CacheLayout(root)
+        layout.prepare()
+        return cls(layout, owner)
+
+    def ingest(self) -> Ingest:
+        """Begin to write content; raises ``StoreFailure``."""
+        return Ingest(self.layout)
+
+    def find(self, digest: str) -> BlobMetadata | None:
+        """What is known of ``digest``; None where the content is not here or was found damaged."""
+        digest = read_digest(digest)
+        metadata = read_metadata(self.layout, digest)
+        return metadata if metadata is not None and self._is_whole(metadata) else None
+
+    def lease(self, digest: str) -> ReadLease:
+        """Hold ``digest`` for reading; its content is at ``path(digest)`` until the lease is released.
+
+        Raises:
+            ArtifactInvalid: the content is not here, or was found damaged; details ``digest``.
+            StoreFailure: the cache cannot be read.
+
+        """
+        digest = read_digest(digest)
+        lease = ReadLease(self.layout, digest)
+        try:
+            metadata = self.find(digest)
+            if metadata is None:
+                raise ArtifactInvalid(
+                    f"content {digest} is not in the model cache at {self.layout.root}, or was found damaged; "
+                    "download it again",
+                    details={"digest": digest},
+                )
+            self._require_size(metadata)
+        except BaseException:
+            lease.release()
+            raise
+        return lease
+
+    def path(self, digest: str) -> Path:
+        """Where the content of ``digest`` lies."""
+        return self.layout.blob(read_digest(digest))
+
+    def pin(self, digest: str, owner: str | None = None) -> BlobMetadata:
+        """Keep ``digest`` from collection until its owner unpins it; a mark to go is taken back.
+
+        Raises:
+            InvalidRequest: there is no such content; details ``digest``.
+            StoreFailure: the cache cannot be written.
+
+        """
+        digest = read_digest(digest)
+
+        def pinned(metadata: BlobMetadata | None) -> BlobMetadata:
+            if metadata is None or not self._is_whole(metadata):
+                raise InvalidRequest(
+                    f"digest {digest} has no content in the model cache at {self.layout.root}; download it first",
+                    details={"digest": digest},
+                )
+            return metadata.pinned_by(owner or self.owner)
+
+        changed = self._change(digest, pinned)
+        assert changed is not None
+        return changed
+
+    def unpin(self, digest: str, owner: str | None = None) -> None:
+        """Take the owner's pin back, whatever became of the content; other pins stay. Raises ``StoreFailure``."""
+        owner = owner or self.owner
+        self._change(read_digest(digest), lambda metadata: metadata.unpinned_by(owner) if metadata else None)
+
+    def collect(self, *, now_ms: int, grace_ms: int, digest: str | None = None) -> list[Outcome]:
+        """Mark and remove what nobody pins, all of it or one digest; raises ``StoreFailure``."""
+        digests = None if digest is None else [read_digest(digest)]
+        return collect(self.layout, owner=self.owner, now_ms=now_ms, grace_ms=grace_ms, digests=digests)
+
+    def over_watermark(self, limit_bytes: int) -> list[str]:
+        """Unpinned digests to give up so that the content takes ``limit_bytes`` at most, least recently read first."""
+        entries = [self._entry(metadata) for digest in self.layout.digests() if (metadata := self.find(digest))]
+        return over_watermark(entries, limit_bytes)
+
+    def verify(self, digest: str) -> bool:
+        """Hash the content of ``digest``; what is not what its name says goes into quarantine, and False is returned.
+
+        Raises:
+            ArtifactInvalid: the content cannot be read.
+            StoreFailure: the cache cannot be written.
+
+        """
+        digest = read_digest(digest)
+        with ReadLease(self.layout, digest):
+            path = self.layout.blob(digest)
+            before = path.stat() if path.exists() else None
+            if before is None or digest_file(path).sha256 == digest:
+                return before is not None
+            self._quarantine(digest, before.st_ino)
+        return False
+
+    def _quarantine(self, digest: str, inode: int) -> None:
+        """Set the content aside, unless another host put a new file in its place since it was hashed."""
+        try:
+            with change_lock(self.layout):
+                path = self.layout.blob(digest)
+                if not path.exists() or path.stat().st_ino != inode:
+                    return
+                metadata = read_metadata(self.layout, digest)
+                if metadata is not None:
+                    write_metadata(self.layout, replace(metadata, valid=False))
+                path.rename(self._free_name(digest))
+                sync_directory(self.layout.blobs)
+        except OSError as problem:
+            raise unusable(self.layout.root, problem) from problem
+
+    def _free_name(self, digest: str) -> Path:
+        names = (self.layout.quarantine / f"{digest}.{number}" for number in count(1))
+        return next(name for name in names if not name.exists())
+
+    def _is_whole(self, metadata: BlobMetadata) -> bool:
+        return metadata.valid and self.layout.blob(metadata.digest).is_file()
+
+    def _change(self, digest: str, change: Callable[[BlobMetadata | None], BlobMetadata | None]) -> BlobMetadata | None:
+        """Replace the document of ``digest`` by what ``change`` makes of it, with nobody changing it in between."""
+        try:
+            with change_lock(self.layout):
+                metadata = read_metadata(self.layout, digest)
+                changed = change(metadata)
+                if changed is not None and changed != metadata:
+                    write_metadata(self.layout, changed)
+                return changed
+        except OSError as problem:
+            raise unusable(self.layout.root, problem) from problem
+
+    def _entry(self, metadata: BlobMetadata) -> CacheEntry:
+        lease = self.layout.lease_file(metadata.digest)
+        used = (lease if lease.exists() else self.layout.blob(metadata.digest)).stat().st_mtime_ns // 1_000_000
+        return CacheEntry(metadata.digest, metadata.size, used, bool(metadata.pins))
+
+    def _require_size(self, metadata: BlobMetadata) -> None:
+        size = self.layout.blob(metadata.digest).stat().st_size
+        if size != metadata.size:
+            raise ArtifactInvalid(
+                f"content {metadata.digest} in the model cache has {size} bytes, not {metadata.size}; "
+                "verify the cache, then download it again",
+                details={"digest": metadata.digest, "expected_size": metadata.size, "actual_size": size},
+            )

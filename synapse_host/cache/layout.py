@@ -1,0 +1,128 @@
+"""Where the model cache keeps what, and what its files are called.
+
+``blobs`` holds content under its digest and nothing else; ``metadata`` a document for each; ``leases`` the files
+readers lock; ``incoming`` what is being written; ``quarantine`` content that turned out not to be what its name says.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from synapse_host.errors import InvalidRequest, StoreFailure
+
+_DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+#: Errors by which a file system says that it has no locks.
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """The directories of one cache, which several hosts may share."""
+
+    root: Path
+
+    @property
+    def blobs(self) -> Path:
+        """Content, one file per digest."""
+        return self.root / "blobs"
+
+    @property
+    def metadata(self) -> Path:
+        """What is known of each blob."""
+        return self.root / "metadata"
+
+    @property
+    def leases(self) -> Path:
+        """Files that readers hold a shared lock on."""
+        return self.root / "leases"
+
+    @property
+    def incoming(self) -> Path:
+        """Files being written."""
+        return self.root / "incoming"
+
+    @property
+    def quarantine(self) -> Path:
+        """Content set aside because it is not what its name says."""
+        return self.root / "quarantine"
+
+    def blob(self, digest: str) -> Path:
+        """The content of ``digest``."""
+        return self.blobs / digest
+
+    def metadata_file(self, digest: str) -> Path:
+        """The document about ``digest``."""
+        return self.metadata / f"{digest}.json"
+
+    def lease_file(self, digest: str) -> Path:
+        """The lock of ``digest``."""
+        return self.leases / digest
+
+    @property
+    def change_lock(self) -> Path:
+        """The lock of whoever changes metadata or removes content."""
+        return self.root / "change.lock"
+
+    def prepare(self) -> None:
+        """Make what is missing, private to the user, and see that locks work here.
+
+        Raises:
+            StoreFailure: a directory cannot be made, or the file system has no locks.
+
+        """
+        try:
+            for directory in (self.blobs, self.metadata, self.leases, self.incoming, self.quarantine):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _try_lock(self.change_lock)
+        except OSError as problem:
+            raise unusable(self.root, problem) from problem
+
+    def digests(self) -> list[str]:
+        """Every digest that has content or a document, sorted."""
+        with_content = {path.name for path in self.blobs.iterdir()}
+        described = {path.stem for path in self.metadata.iterdir()}
+        return sorted(name for name in with_content | described if is_digest(name))
+
+
+def is_digest(name: str) -> bool:
+    """Whether ``name`` is a bare digest as files are named by it."""
+    return len(name) == 64 and _DIGEST.fullmatch(name) is not None
+
+
+def read_digest(text: str) -> str:
+    """The 64 digits of a digest written with or without ``sha256:``; raises ``InvalidRequest`` for anything else."""
+    found = _DIGEST.fullmatch(text)
+    if found is None:
+        raise InvalidRequest(
+            f"digest {text[:80]!r} is not 64 lowercase hexadecimal digits, with or without 'sha256:'; correct it",
+            details={"digest": text[:80]},
+        )
+    return found[1]
+
+
+def unusable(path: Path, problem: OSError) -> StoreFailure:
+    """What to say when the cache cannot be read or written at ``path``."""
+    if problem.errno in _NO_LOCKS:
+        remedy = "its file system has no file locks; choose a cache directory on one that has"
+    elif problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "free disk space there, then retry"
+    elif problem.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        remedy = "give the host's user the right to write there, or choose another cache directory"
+    else:
+        remedy = "check the disk, then retry"
+    return StoreFailure(f"the model cache at {path} cannot be used ({problem.strerror or problem}); {remedy}")
+
+
+def _try_lock(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass  # somebody changes the cache right now, with a lock that works
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,106 @@
+"""The locks of the cache: one for changes, and one per digest that readers share.
+
+Kernel locks on open files, so that they end with their process however that ends. Blocking waits belong into a thread.
+Order: the change lock first, then a lease.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from synapse_host.cache.layout import CacheLayout, unusable
+
+
+@contextmanager
+def change_lock(layout: CacheLayout) -> Iterator[None]:
+    """Hold the right to change metadata and to remove content, waiting for whoever has it; raises ``StoreFailure``."""
+    descriptor = _opened(layout.change_lock)
+    try:
+        _lock(layout.change_lock, descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class ReadLease:
+    """A reader's hold on one digest: until ``release``, no host sharing the cache removes its content."""
+
+    def __init__(self, layout: CacheLayout, digest: str) -> None:
+        """Take the lease, waiting while the content is being removed; raises ``StoreFailure``."""
+        self.digest = digest
+        self._descriptor: int | None = _locked_lease(layout.lease_file(digest), fcntl.LOCK_SH)
+        assert self._descriptor is not None
+        # The time of use decides what goes first when the cache is too large.
+        os.utime(self._descriptor)
+
+    def release(self) -> None:
+        """Give the hold up; safe to call twice."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> ReadLease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@contextmanager
+def exclusive_lease(layout: CacheLayout, digest: str) -> Iterator[bool]:
+    """Keep readers of ``digest`` away for the length of the block; False where one is there already."""
+    descriptor = _locked_lease(layout.lease_file(digest), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if descriptor is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _locked_lease(path: Path, kind: int) -> int | None:
+    while True:
+        descriptor = _opened(path)
+        try:
+            if not _lock(path, descriptor, kind):
+                os.close(descriptor)
+                return None
+            # A lease file goes with its blob: a lock on one that was removed meanwhile holds nothing.
+            if is_still(path, descriptor):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as problem:
+        raise unusable(path, problem) from problem
+
+
+def _lock(path: Path, descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind)
+    except BlockingIOError:
+        return False
+    except OSError as problem:
+        raise unusable(path, problem) from problem
+    return True
+
+
+def is_still(path: Path, descriptor: int) -> bool:
+    """Whether the open file is the one ``path`` names now."""
+    held = os.fstat(descriptor)
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)

@@ -1,0 +1,186 @@
+"""Kills a process at every durable step of the model cache and looks at what is left. Run as a program.
+
+    python -m synapse_host.testing.cache_crashes DIRECTORY ROUNDS
+
+Every call that changes the disk is a step: once it is killed right before, once right after. The last line printed is a
+JSON object: deaths by step, each step named by the operation it belongs to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from synapse_host.cache.blob_cache import BlobCache
+
+#: What changes the disk, as the cache calls it.
+_DURABLE: tuple[tuple[Any, str], ...] = (
+    (os, "open"),
+    (os, "write"),
+    (os, "fsync"),
+    (Path, "replace"),
+    (Path, "rename"),
+    (Path, "unlink"),
+)
+_KEPT = b"content a living host keeps " * 50
+
+
+class _Deaths:
+    """Counts steps and kills this process at one of them."""
+
+    def __init__(self, at: int, report: int) -> None:
+        self._at = at
+        self._report = report
+        self._count = 0
+        self.operation = ""
+
+    def step(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self._die_here(f"{self.operation}: before {name}")
+            result = call(*arguments, **options)
+            self._die_here(f"{self.operation}: after {name}")
+            return result
+
+        return counted
+
+    def done(self, operation: str) -> None:
+        _real_write(self._report, f"done {operation}\n".encode())
+
+    def _die_here(self, label: str) -> None:
+        self._count += 1
+        if self._count == self._at:
+            _real_write(self._report, f"died {label}\n".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+_real_write = os.write
+
+
+@contextmanager
+def _dying(deaths: _Deaths) -> Iterator[None]:
+    saved = [(owner, name, getattr(owner, name)) for owner, name in _DURABLE]
+    for owner, name, call in saved:
+        setattr(owner, name, deaths.step(name, call))
+    try:
+        yield
+    finally:
+        for owner, name, call in saved:
+            setattr(owner, name, call)
+
+
+def _content(name: str, number: int) -> bytes:
+    return f"{name} {number} ".encode() * (100 + number)
+
+
+def _put(cache: BlobCache, content: bytes) -> str:
+    with cache.ingest() as ingest:
+        ingest.write(content)
+        return ingest.commit(name="file", source_url="https://example.org", owner=cache.owner).digest
+
+
+def _operations(cache: BlobCache, number: int) -> list[tuple[str, Callable[[], object]]]:
+    fresh, doomed, damaged = (_content(name, number) for name in ("fresh", "doomed", "damaged"))
+    doomed_digest, damaged_digest = (hashlib.sha256(content).hexdigest() for content in (doomed, damaged))
+    return [
+        ("ingest", lambda: _put(cache, fresh)),
+        ("ingest again", lambda: _put(cache, fresh)),
+        ("pin", lambda: cache.pin(doomed_digest)),
+        ("unpin", lambda: cache.unpin(doomed_digest)),
+        ("mark", lambda: cache.collect(now_ms=0, grace_ms=10)),
+        ("remove", lambda: cache.collect(now_ms=10, grace_ms=10)),
+        ("quarantine", lambda: cache.verify(damaged_digest)),
+        ("repair", lambda: _put(cache, damaged)),
+    ]
+
+
+def _prepared(root: Path, number: int) -> None:
+    """What is there before: content another host pins, content nobody does, and content that is damaged."""
+    shutil.rmtree(root, ignore_errors=True)
+    keeper, dying = BlobCache.open(root, "keeper"), BlobCache.open(root, "dying")
+    _put(keeper, _KEPT)
+    dying.unpin(_put(dying, _content("doomed", number)))
+    damaged = _put(dying, _content("damaged", number))
+    dying.path(damaged).write_bytes(b"\0" * dying.path(damaged).stat().st_size)
+
+
+def _live_and_die(root: Path, number: int, at: int, report: int) -> None:
+    cache = BlobCache.open(root, "dying")
+    deaths = _Deaths(at, report)
+    with _dying(deaths):
+        for name, operation in _operations(cache, number):
+            deaths.operation = name
+            operation()
+            deaths.done(name)
+
+
+def _one_life(root: Path, number: int, at: int) -> tuple[list[str], str | None]:
+    """What a child finished, and the step it died at; None when it lived to the end."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _live_and_die(root, number, at, writing)
+            os._exit(0)
+        except BaseException as fault:
+            _real_write(2, f"step {at}: {fault!r}\n".encode())
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        told = lines.read().splitlines()
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "an operation failed instead of dying"
+    died = [line.removeprefix("died ") for line in told if line.startswith("died ")]
+    return [line.removeprefix("done ") for line in told if line.startswith("done ")], died[0] if died else None
+
+
+def _check(root: Path, number: int, finished: list[str]) -> None:
+    """Nothing half is visible, nothing wanted is gone, nothing unwanted outlives two collections."""
+    cache = BlobCache.open(root, "keeper")
+    fresh, damaged = (hashlib.sha256(_content(name, number)).hexdigest() for name in ("fresh", "damaged"))
+    for path in cache.layout.blobs.iterdir():
+        if path.name != damaged:
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name, f"{path.name} is half there"
+    wanted = [hashlib.sha256(_KEPT).hexdigest()]
+    if "ingest" in finished:
+        wanted.append(fresh)
+    if "repair" in finished:
+        wanted.append(damaged)
+    for digest in wanted:
+        with cache.lease(digest):
+            assert cache.verify(digest), f"{digest} was there and is gone"
+    for digest in cache.layout.digests():
+        cache.unpin(digest, "dying")
+    for now_ms in (100, 200, 300):
+        cache.collect(now_ms=now_ms, grace_ms=10)
+    assert cache.layout.digests() == wanted[:1], "content nobody wants outlived the collections"
+    assert not list(cache.layout.incoming.iterdir()), "the remains of an ingest outlived the collections"
+    assert len(list(cache.layout.metadata.iterdir())) == len(list(cache.layout.leases.iterdir())) == 1
+
+
+def main(root: Path, rounds: int) -> None:
+    """Die at every step of every operation, ``rounds`` times over."""
+    deaths: Counter[str] = Counter()
+    for number in range(rounds):
+        died: str | None = ""
+        for at in count(1):
+            if died is None:
+                break
+            _prepared(root, number)
+            finished, died = _one_life(root, number, at)
+            _check(root, number, finished)
+            deaths[died or "lived"] += 1
+    sys.stdout.write(json.dumps(deaths) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) / "models", int(sys.argv[2]))
