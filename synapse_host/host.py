@@ -51,6 +51,7 @@ from synapse_host.store.certification_store import CertificationStore
 from synapse_host.store.database import Store
 from synapse_host.store.model_store import ModelStore
 from synapse_host.store.module_store import ModuleStore
+from synapse_host.supervision.output_log import OutputLog
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
@@ -107,6 +108,7 @@ class Host:
         self.connections = OpenConnections()
         self._started_at = time.monotonic()
         self._health = HealthRefresh(self.lanes, settings.worker.ping_interval_s)
+        self._output = OutputLog(time.monotonic, settings.log.worker_lines_per_s)
         self._devices = Devices()
         self._tasks = tasks
         self._jobs = jobs
@@ -166,6 +168,7 @@ class Host:
         async with anyio.create_task_group() as closing:
             for lane in self.lanes:
                 closing.start_soon(lane.close)
+        self._output.say_left_out()
 
     def _facts(self) -> HostFacts:
         return HostFacts(
@@ -224,6 +227,7 @@ class Host:
             max_frame=self.settings.server.max_frame,
             expected_manifest=model.manifest_digest,
             expected_kernel=model.kernel_revision,
+            output=self._output,
         )
         return await Worker.start(spec, self._tasks)
 

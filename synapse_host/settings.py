@@ -81,6 +81,7 @@ class LogSettings(_Section):
     """What the host writes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level written.")
+    worker_lines_per_s: int = Field(50, ge=0, description="Lines a second that workers' output may add; 0: none.")
 
 
 @dataclass(frozen=True, slots=True)

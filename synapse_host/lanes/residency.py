@@ -176,9 +176,11 @@ class Residency:
             self._move(LaneEvent.LOAD)
             await self._start_serving()
             self._move(LaneEvent.LOADED)
+            self._log_loaded()
             self._runtime.loaded()
         except SynapseError as error:
             loading.error = error
+            _log.warning("model %r could not be loaded: %s: %s", self.model.model_id, error.code, error.message)
             if is_strike(error):
                 self._strike()
         except Exception as fault:
@@ -241,6 +243,14 @@ class Residency:
             serving, self.serving = self.serving, None
             if serving is not None:
                 await self._stop(serving)
+                worker = serving.worker
+                _log.info(
+                    "model %r unloaded: worker %d stopped after %.1f s and %d requests",
+                    self.model.model_id,
+                    worker.pid,
+                    worker.age_s,
+                    worker.answered,
+                )
         except SynapseError as error:
             unloading.error = error
         except Exception as fault:
@@ -257,6 +267,20 @@ class Residency:
         with suppress(EngineCrashed, WorkerRefusal):
             await serving.worker.request(message, operation="unload")
         await serving.worker.stop()
+
+    def _log_loaded(self) -> None:
+        serving, model = self.serving, self.model
+        if serving is not None:
+            _log.info(
+                "model %r loaded in %d ms: worker %d, backend %s, %s, %d dims, fingerprint %s",
+                model.model_id,
+                self.cold_load_ms,
+                serving.worker.pid,
+                model.backend,
+                model.dtype,
+                serving.dims,
+                model.fingerprint,
+            )
 
     def _strike(self) -> None:
         self.strikes.fault()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -9,12 +10,15 @@ from typing import Annotated, Any
 from pydantic import Field, StrictStr
 
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
+from synapse_host.errors import SynapseError
 from synapse_host.identity.machine_profile import MachineProfile
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.operations.constraints import Milliseconds, Name, Params
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 from synapse_host.operations.registry import Method, Reply, RequestContext
+
+_log = logging.getLogger(__name__)
 
 RunProbe = Callable[[Lane, Callable[[str], None]], Awaitable[tuple[Certification, Performance | None]]]
 
@@ -84,13 +88,27 @@ class ProbingService:
 
             # Unloading the lane meanwhile would make its probe fail for no fault of the lane.
             with lane.lease({"kind": "job", "job_id": job.job_id}):
-                certification, performance = await self.run_probe(lane, tell)
+                certification, performance = await self._probe(lane, tell)
             if certification.status == "certified":
                 # A quarantined lane answers probe_required: hundreds of rows computed rightly are the cure it asks for.
                 lane.strikes.release()
             results.append(_outcome(lane, certification, performance))
         job.facts.pop("step", None)
         job.state = "done"
+
+    async def _probe(self, lane: Lane, tell: Callable[[str], None]) -> tuple[Certification, Performance | None]:
+        name = lane.model.model_id
+        try:
+            certification, performance = await self.run_probe(lane, tell)
+        except SynapseError as error:
+            _log.warning("probe of model %r failed and changes nothing: %s: %s", name, error.code, error.message)
+            raise
+        speed = "speed not measured"
+        if performance is not None:
+            rate, p50 = performance.throughput_tok_s, performance.single_item_latency_p50_ms
+            speed = f"{rate:.0f} tokens/s, p50 {p50:.2f} ms"
+        _log.info("probe of model %r: %s, %s", name, certification.reason or certification.status, speed)
+        return certification, performance
 
     async def status(self, params: ProbeStatusParams, context: RequestContext) -> Reply:
         """How far a probe is, and what it found."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -57,8 +58,9 @@ async def launch(spec: WorkerSpec, tasks: TaskGroup) -> Launched:
 
 async def _spawn(spec: WorkerSpec, nonce: str, tasks: TaskGroup) -> WorkerProcess:
     command = spec.command_line(nonce)
+    printed = None if spec.output is None else partial(spec.output.write, spec.worker_id)
     try:
-        return await WorkerProcess.spawn(command, spec.worker_id, spec.extra_env, tasks)
+        return await WorkerProcess.spawn(command, spec.worker_id, spec.extra_env, tasks, printed)
     except OSError as problem:
         raise _not_spawned(spec, f"cannot start {command[0]!r}: {problem}") from problem
 

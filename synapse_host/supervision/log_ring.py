@@ -19,15 +19,25 @@ class LogRing:
         self._size = 0
         self._open_lines: dict[str, bytes] = {}
 
-    def append(self, stream: str, data: bytes) -> None:
-        """Take what was read from ``stream``; a line shows once it is complete, or at the latest in ``tail``."""
+    def append(self, stream: str, data: bytes) -> list[bytes]:
+        """Take what was read from ``stream``; the lines, or pieces of one too long, that it completed.
+
+        A line shows in ``tail`` at the latest.
+        """
+        pieces: list[bytes] = []
         *complete, rest = (self._open_lines.get(stream, b"") + data).split(b"\n")
         for line in complete:
-            self._keep(stream, line)
+            pieces += self._keep(stream, line)
         while len(rest) > _LONGEST_LINE:
-            self._keep(stream, rest[:_LONGEST_LINE])
+            pieces += self._keep(stream, rest[:_LONGEST_LINE])
             rest = rest[_LONGEST_LINE:]
         self._open_lines[stream] = rest
+        return pieces
+
+    def end(self, stream: str) -> list[bytes]:
+        """The line that ``stream`` ended in without completing it, if there is one."""
+        rest = self._open_lines.pop(stream, b"")
+        return self._keep(stream, rest) if rest else []
 
     def tail(self) -> str:
         """Everything kept, unfinished lines last; at most ``capacity`` bytes of UTF-8."""
@@ -36,13 +46,15 @@ class LogRing:
         # Bytes that are no UTF-8, a character cut in two among them, become one "?" each and so never grow.
         return kept.decode(errors="replace").replace("\ufffd", "?")
 
-    def _keep(self, stream: str, line: bytes) -> None:
-        for start in range(0, max(1, len(line)), _LONGEST_LINE):
-            tagged = _tagged(stream, line[start : start + _LONGEST_LINE])
+    def _keep(self, stream: str, line: bytes) -> list[bytes]:
+        pieces = [line[start : start + _LONGEST_LINE] for start in range(0, max(1, len(line)), _LONGEST_LINE)]
+        for piece in pieces:
+            tagged = _tagged(stream, piece)
             self._lines.append(tagged)
             self._size += len(tagged)
         while self._size > self._capacity:
             self._size -= len(self._lines.popleft())
+        return pieces
 
 
 def _tagged(stream: str, line: bytes) -> bytes:

@@ -23,7 +23,7 @@ from synapse_host.framing import FrameTooLarge
 from synapse_host.supervision.exchange import Exchange, Reply, begin, carry_out
 from synapse_host.supervision.launch import Launched, launch
 from synapse_host.supervision.refusals import WorkerRefusal
-from synapse_host.supervision.worker_fault import WorkerFault, crash_error
+from synapse_host.supervision.worker_fault import WorkerFault, crash_error, describe_exit
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.time_limits import TimeLimits
 from synapse_host.worker_protocol.channel import Buffer, ChannelClosed
@@ -59,6 +59,9 @@ class Worker:
         self._idle = False
         self._stopping = False
         self._limits = TimeLimits()
+        self._began = anyio.current_time()
+        #: Requests whose reply was read to its end, PING left out.
+        self.answered = 0
 
     @classmethod
     async def start(cls, spec: WorkerSpec, tasks: TaskGroup) -> Worker:
@@ -82,6 +85,11 @@ class Worker:
     def idle(self) -> bool:
         """Whether no request is in the worker's hands or waits for it; one for spare moments does not count."""
         return not self._queue and (self._current is None or isinstance(self._current.message, Ping))
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it shook hands."""
+        return anyio.current_time() - self._began
 
     @property
     def pid(self) -> int:
@@ -239,6 +247,7 @@ class Worker:
                 await self._shut_down(exchange)
             reply = await carry_out(exchange, self._channel, self.spec.silence, self._engine, self._limits)
             self._remember(exchange.message, reply[0])
+            self.answered += not isinstance(exchange.message, Ping)
             exchange.finish(reply)
         except WorkerRefusal as refusal:
             exchange.fail(refusal)
@@ -276,7 +285,16 @@ class Worker:
         self._channel.close()
         self._limits.close()
         if fault.reason != "stopped":
-            _log.warning("worker %s (pid %d) is dead: %s", self.spec.worker_id, self.pid, fault.message)
+            _log.warning(
+                "worker %s (pid %d) is dead after %.1f s and %d requests (%s, %s): %s",
+                self.spec.worker_id,
+                self.pid,
+                self.age_s,
+                self.answered,
+                fault.reason,
+                describe_exit(self._process.returncode),
+                fault.message,
+            )
         waiting = [*([self._current] if self._current else []), *self._queue, *self._spare]
         self._queue.clear()
         self._spare.clear()

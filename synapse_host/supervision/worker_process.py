@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 from anyio.abc import Process, TaskGroup
@@ -17,6 +17,8 @@ from anyio.abc import Process, TaskGroup
 from synapse_host.supervision.log_ring import LogRing
 from synapse_host.supervision.output_pipe import OutputPipe
 
+#: Hears the name of an output stream and lines that were printed to it.
+Printed = Callable[[str, list[bytes]], None]
 #: Seconds a killed process may take to be reaped before its exit is reported as unknown.
 _REAP_S = 5.0
 #: Seconds a worker that closed its connection gets to exit by itself.
@@ -31,8 +33,9 @@ class WorkerProcess:
     ``exited`` is set once it is reaped. When the task group is cancelled the whole process group is killed.
     """
 
-    def __init__(self, process: Process, stdout: OutputPipe, stderr: OutputPipe) -> None:
+    def __init__(self, process: Process, stdout: OutputPipe, stderr: OutputPipe, printed: Printed | None) -> None:
         self._process = process
+        self._printed = printed
         self._outputs = {"stdout": stdout, "stderr": stderr}
         self._ring = LogRing()
         self._drained = anyio.Event()
@@ -40,9 +43,14 @@ class WorkerProcess:
 
     @classmethod
     async def spawn(
-        cls, command: Sequence[str], worker_id: str, extra_env: Mapping[str, str], tasks: TaskGroup
+        cls,
+        command: Sequence[str],
+        worker_id: str,
+        extra_env: Mapping[str, str],
+        tasks: TaskGroup,
+        printed: Printed | None = None,
     ) -> WorkerProcess:
-        """Start ``command``; raises ``OSError`` when the system refuses."""
+        """Start ``command``; ``printed`` hears each stream's lines. Raises ``OSError`` when the system refuses."""
         with contextlib.ExitStack() as opened:
             stdout, stderr = (opened.enter_context(contextlib.closing(OutputPipe())) for _ in range(2))
             process = await anyio.open_process(
@@ -58,7 +66,7 @@ class WorkerProcess:
             opened.pop_all()
         stdout.close_write_end()
         stderr.close_write_end()
-        handle = cls(process, stdout, stderr)
+        handle = cls(process, stdout, stderr, printed)
         tasks.start_soon(handle._watch)
         return handle
 
@@ -123,9 +131,14 @@ class WorkerProcess:
     async def _read(self, name: str, pipe: OutputPipe) -> None:
         try:
             while chunk := await pipe.read():
-                self._ring.append(name, chunk)
+                self._tell(name, self._ring.append(name, chunk))
         finally:
             pipe.close()
+            self._tell(name, self._ring.end(name))
+
+    def _tell(self, name: str, lines: list[bytes]) -> None:
+        if self._printed is not None:
+            self._printed(name, lines)
 
     def _signal(self, number: signal.Signals) -> None:
         # Not Process.send_signal: it may reap the child behind the event loop's back, which then reports status 255.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from synapse_host.supervision.output_log import OutputLog
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.worker_protocol.messages import ACCEPT_DEADLINE_S, DEFAULT_MAX_FRAME, HELLO_DEADLINE_S
 
@@ -17,7 +18,8 @@ class WorkerSpec:
 
     ``socket_path`` comes from ``socket_paths.worker_socket_path``. An expectation of None is not checked, and neither
     is one of an ``engine`` that is never bound. ``command`` replaces the program and its backend argument; ``--socket``
-    and ``--nonce`` are appended to it all the same. Durations are seconds, ``max_frame`` bytes.
+    and ``--nonce`` are appended to it all the same. ``output`` gets the lines the worker prints. Durations are seconds,
+    ``max_frame`` bytes.
     """
 
     backend: str
@@ -32,6 +34,7 @@ class WorkerSpec:
     command: Sequence[str] | None = None
     extra_env: Mapping[str, str] = field(default_factory=dict)
     silence: SilenceWindows = field(default_factory=SilenceWindows)
+    output: OutputLog | None = None
 
     def command_line(self, nonce: str) -> list[str]:
         """The whole command. ``-P`` keeps files of the working directory from being imported in a module's place."""

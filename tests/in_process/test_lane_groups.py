@@ -33,6 +33,7 @@ class HeldWorker:
 
     fault: Any = None
     dead: bool = False
+    pid: int = 1
     begun: list[Exchange] = field(default_factory=list)
     abandoned: list[Exchange] = field(default_factory=list)
     closed: anyio.Event = field(default_factory=anyio.Event)

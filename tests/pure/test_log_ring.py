@@ -47,6 +47,24 @@ def test_bytes_that_are_no_text_do_not_hide_the_rest() -> None:
     assert ring.tail() == "stdout: ?? ok\n"
 
 
+def test_the_lines_it_completes_are_given_back_and_the_last_words_at_the_end() -> None:
+    ring = LogRing()
+    assert ring.append("stdout", b"one\ntw") == [b"one"]
+    assert ring.append("stderr", b"a\r\n\nb") == [b"a\r", b""]
+    assert ring.append("stdout", b"o\n") == [b"two"]
+    assert (ring.end("stderr"), ring.end("stdout"), ring.end("stderr")) == ([b"b"], [], [])
+    assert ring.tail() == "stdout: one\nstderr: a\nstderr: \nstdout: two\nstderr: b\n"
+
+
+@given(st.lists(st.binary(max_size=3000), max_size=8))
+def test_no_byte_of_a_stream_is_lost_on_its_way_to_the_log(chunks: list[bytes]) -> None:
+    ring = LogRing()
+    lines = [line for chunk in chunks for line in ring.append("stdout", chunk)]
+    pieces = [*lines, *ring.end("stdout")]
+    assert b"".join(pieces) == b"".join(chunks).replace(b"\n", b"")
+    assert all(len(piece) <= 1024 for piece in pieces)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=3000)), max_size=12))
 def test_never_more_than_its_capacity(chunks: list[tuple[str, bytes]]) -> None:
     ring = LogRing(capacity=2048)
