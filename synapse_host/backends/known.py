@@ -46,7 +46,9 @@ _KNOWN = (
     KnownBackend("ane", "synapse-host-ane", "ane", "ane-direct-worker", "ane", _APPLE_SILICON),
     KnownBackend("cuda", "synapse-host-owned-cuda", "cuda", "owned-cuda", "cuda", ("linux", "win32")),
     KnownBackend("vulkan", "synapse-host-vulkan", "vulkan", "owned-vulkan", "vulkan", ("linux", "win32")),
-    KnownBackend("llama", "synapse-host-llama-worker", "llama", "llama.cpp-worker", "cpu", ("linux", "darwin")),
+    KnownBackend(
+        "llama", "synapse-host-llama-worker", "llama", "llama.cpp-worker", "cpu", ("linux", "darwin"), built=True
+    ),
 )
 
 #: Backend id -> what is known of it without installing it.

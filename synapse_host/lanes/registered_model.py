@@ -10,7 +10,10 @@ from synapse_host.identity.numeric_profile import EngineIdentity
 
 @dataclass(frozen=True, slots=True)
 class RegisteredModel:
-    """One registered model; everything here is stored and survives a restart."""
+    """One registered model; everything here is stored and survives a restart.
+
+    ``config_path`` and its digest are empty for a format that carries its own configuration.
+    """
 
     model_id: str
     backend: str
@@ -43,9 +46,9 @@ class RegisteredModel:
 
     def runtime_config(self, *, threads: int) -> dict[str, str]:
         """The string pairs of LOAD (reference page of the worker protocol)."""
+        config = {"config_path": self.config_path, "config_digest": self.config_sha256} if self.config_path else {}
         return {
-            "config_path": self.config_path,
-            "config_digest": self.config_sha256,
+            **config,
             "family": self.family,
             "dtype": self.dtype,
             "max_tokens": str(self.max_tokens),

@@ -66,7 +66,7 @@ def test_backends_need_no_host_and_say_why_not(tmp_path: Path) -> None:
     assert found["cpu"]["runnable"]
     assert found["cpu"]["required"]
     assert found["cpu"]["observed"]["openvino"]
-    for name in ("metal", "ane", "cuda", "vulkan", "llama"):
+    for name in ("metal", "ane", "cuda", "vulkan"):
         assert not found[name]["runnable"]
         assert found[name]["reason"] in ("worker_missing", "not_supported_on_platform")
         assert found[name]["reason_detail"] == "backend_not_built"

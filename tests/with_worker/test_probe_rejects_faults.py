@@ -20,7 +20,8 @@ from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.load_request import LoadRequest
-from synapse_host.lanes.model_preparation import prepare_model, read_tokenizer, resolve_files
+from synapse_host.lanes.model_package import resolve_files
+from synapse_host.lanes.model_preparation import prepare_model, read_tokenizer
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.socket_paths import worker_socket_path
 from synapse_host.supervision.worker import Worker

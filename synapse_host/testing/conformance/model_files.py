@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from synapse_host.hookspecs import BackendDescription
-from synapse_host.testing.tiny_models import TinyBert, write_safetensors
+from synapse_host.testing.tiny_gguf import write_bert_gguf
+from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer, write_safetensors
 from synapse_host.worker_protocol.messages import Load
 
 #: The longest row the suite sends to a model that would take more; the edge after it is then 513 tokens.
@@ -22,6 +23,7 @@ SEEDED = TinyBert(1, hidden=32, layers=2, heads=4, intermediate=48, vocab=32_768
 #: Families the suite can make a model of.
 SEEDED_FAMILIES = ("bert",)
 SEEDED_FORMAT = "safetensors-package"
+GGUF_FORMAT = "gguf"
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 
 
@@ -79,19 +81,29 @@ class ModelUnderTest:
 def seeded_model(folder: Path, description: BackendDescription, seed: int) -> ModelUnderTest:
     """A tiny model of a family the backend serves, written into ``folder``; raises ``NoModel`` when there is none."""
     family = next((name for name in SEEDED_FAMILIES if name in description.families), None)
-    if family is None or SEEDED_FORMAT not in description.model_formats:
+    formats = [name for name in (SEEDED_FORMAT, GGUF_FORMAT) if name in description.model_formats]
+    if family is None or not formats:
         raise NoModel(
             f"backend {description.backend!r} serves families {', '.join(description.families) or 'none'} in formats "
             f"{', '.join(description.model_formats) or 'none'}; the suite makes {', '.join(SEEDED_FAMILIES)} in "
-            f"{SEEDED_FORMAT} only: name a directory with a small model of yours by --model"
+            f"{SEEDED_FORMAT} and {GGUF_FORMAT} only: name a directory with a small model of yours by --model"
         )
     model = replace(SEEDED, seed=seed)
     folder.mkdir(parents=True)
+    if formats[0] == GGUF_FORMAT:
+        return _seeded_gguf(folder / "model.gguf", model)
     write_safetensors(folder / "model.safetensors", model.tensors())
     (folder / "config.json").write_text(json.dumps(model.config()), encoding="utf-8")
     return ModelUnderTest(
         folder / "model.safetensors", folder / "config.json", SEEDED_FORMAT, family, model.vocab, LONGEST_ROW, True
     )
+
+
+def _seeded_gguf(file: Path, model: TinyBert) -> ModelUnderTest:
+    """The same model in the format that carries its own configuration and vocabulary."""
+    tokens = list(tiny_tokenizer(model.vocab)["model"]["vocab"])
+    write_bert_gguf(file, model.config(), model.tensors(), tokens)
+    return ModelUnderTest(file, None, GGUF_FORMAT, "bert", model.vocab, LONGEST_ROW, True)
 
 
 def model_in(directory: Path, description: BackendDescription) -> ModelUnderTest:

@@ -1,0 +1,215 @@
+"""The files of a model by format: which of them there are, and what the host reads in them before a worker exists.
+
+A safetensors package has its sizes in config.json; a GGUF file carries its own and comes without one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synapse_host.errors import ArtifactInvalid, InvalidRequest
+from synapse_host.identity.canonical_json import canonical_json
+from synapse_host.identity.digests import sha256_file, sha256_hex
+from synapse_host.lanes.file_errors import artifact_invalid
+from synapse_host.lanes.load_request import LoadRequest
+from synapse_host.model_files.architectures import Architecture, read_architecture
+from synapse_host.model_files.gguf_cursor import GgufFault
+from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
+from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
+from synapse_host.model_files.safetensors_header import SafetensorsFault, read_safetensors_header
+from synapse_host.model_files.source_files import FileDigest, digest_file, open_regular, read_file, resolve_inside
+
+SAFETENSORS = "safetensors-package"
+#: The names model.load assumes where it is told none.
+DEFAULT_MODEL, DEFAULT_CONFIG = "model.safetensors", "config.json"
+#: Bytes a config.json (a few kilobytes) may have; past them the file is not what its name says, and the host will not
+#: read it into memory to find out.
+LARGEST_CONFIG = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The files of a model, found inside its directory; ``config`` is None for a format that has none."""
+
+    model: Path
+    tokenizer: Path
+    config: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What the small part of the files says: sizes, and the digest of config.json where there is one."""
+
+    format: str
+    architecture: Architecture
+    config: FileDigest | None
+
+    def package_digest(self, model_sha256: str) -> str:
+        """The identity of all but the tokenizer."""
+        if self.config is None:
+            return model_sha256
+        return sha256_hex(canonical_json([["config", self.config.sha256], ["model", model_sha256]]))
+
+
+def resolve_files(request: LoadRequest, formats: Collection[str] = (SAFETENSORS,)) -> ModelFiles:
+    """Find the files a backend of these ``formats`` needs.
+
+    Raises ``ArtifactInvalid`` for a missing one, ``InvalidRequest`` for a path that misleads.
+    """
+    root = Path(request.directory)
+    if not root.is_absolute():
+        raise InvalidRequest(
+            f"path {request.directory!r} is relative and the host has a working directory of its own; "
+            "give an absolute path",
+            details={"path": request.directory},
+        )
+    if GGUF in formats:
+        _refuse_config(request)
+        return ModelFiles(_found(root, _gguf_name(root, request)), _found(root, request.tokenizer[0]), None)
+    return ModelFiles(*(_found(root, name) for name, _ in (request.model, request.tokenizer, request.config)))
+
+
+def read_outline(request: LoadRequest, files: ModelFiles) -> Outline:
+    """The sizes of the model in ``files``, without reading its weights.
+
+    Raises:
+        ArtifactInvalid: a file is not whole, or not the expected one.
+        InvalidRequest: config.json describes no model that is served here.
+
+    """
+    if files.config is None:
+        return Outline(GGUF, _read_gguf(files.model, request.model[1])[0], None)
+    data, digest = read_verified(files.config, *request.config, limit=LARGEST_CONFIG)
+    return Outline(SAFETENSORS, read_architecture(_parse_config(data, request.config[0])), digest)
+
+
+def digest_weights(request: LoadRequest, files: ModelFiles, outline: Outline) -> FileDigest:
+    """The digest of the weights, after their header was read with distrust; raises ``ArtifactInvalid``."""
+    name, expected = request.model
+    if outline.format == GGUF:
+        # One descriptor for header and digest: the sizes must be those of the bytes that were hashed.
+        architecture, digest = _read_gguf(files.model, expected, hashed=True)
+        assert digest is not None
+        if architecture != outline.architecture:
+            raise artifact_invalid(name, f"file {str(files.model)!r} changed while it was read; load it again")
+        _require(files.model, files.model.name, expected, digest)
+        return digest
+    digest = _digest_verified(files.model, name, expected)
+    _check_header(files.model, name, digest)
+    return digest
+
+
+def read_verified(path: Path, name: str, expected: str | None, *, limit: int) -> tuple[bytes, FileDigest]:
+    """The bytes of a file of at most ``limit`` bytes and their digest: what is parsed is what was hashed."""
+    try:
+        data = read_file(path, limit=limit)
+    except ArtifactInvalid as fault:
+        raise artifact_invalid(name, fault.message, expected_sha256=expected) from fault
+    actual = FileDigest(sha256_hex(data), len(data))
+    _require(path, name, expected, actual)
+    return data, actual
+
+
+def _found(root: Path, name: str) -> Path:
+    try:
+        return resolve_inside(root, name)
+    except ArtifactInvalid as fault:
+        raise artifact_invalid(name, fault.message) from fault
+
+
+def _gguf_name(root: Path, request: LoadRequest) -> str:
+    """The file asked for, or the only GGUF file there is."""
+    if request.model[0] != DEFAULT_MODEL:
+        return request.model[0]
+    try:
+        names = sorted(entry.name for entry in root.iterdir() if entry.name.endswith(".gguf"))
+    except OSError:
+        names = []
+    if len(names) != 1:
+        raise InvalidRequest(
+            f"{request.directory!r} holds {len(names)} GGUF files and one is loaded; name it in files.model",
+            details={"path": request.directory, "files": names[:20]},
+        )
+    return names[0]
+
+
+def _refuse_config(request: LoadRequest) -> None:
+    if request.config != (DEFAULT_CONFIG, None):
+        raise InvalidRequest(
+            f"files.config names {request.config[0]!r} and a GGUF file carries its own configuration; leave it out",
+            details={"parameter": "files.config"},
+        )
+
+
+def _read_gguf(path: Path, expected: str | None, *, hashed: bool = False) -> tuple[Architecture, FileDigest | None]:
+    name = path.name
+    try:
+        with open_regular(path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            architecture = _architecture(read_gguf_model(descriptor, size))
+            return architecture, FileDigest(sha256_file(descriptor), size) if hashed else None
+    except ArtifactInvalid as fault:
+        raise artifact_invalid(name, fault.message, expected_sha256=expected) from fault
+    except GgufFault as fault:
+        text = f"{name} is no whole GGUF file: {fault}"
+        raise artifact_invalid(name, text, expected_sha256=expected, actual=digest_file(path)) from fault
+
+
+def _architecture(model: GgufModel) -> Architecture:
+    return Architecture(
+        family=model.architecture,
+        model_type=model.architecture,
+        hidden_size=model.embedding_length,
+        layers=model.block_count,
+        vocab_size=model.vocab_size,
+        max_positions=model.context_length,
+    )
+
+
+def _digest_verified(path: Path, name: str, expected: str | None) -> FileDigest:
+    try:
+        actual = digest_file(path)
+    except ArtifactInvalid as fault:
+        raise artifact_invalid(name, fault.message, expected_sha256=expected) from fault
+    _require(path, name, expected, actual)
+    return actual
+
+
+def _require(path: Path, name: str, expected: str | None, actual: FileDigest) -> None:
+    if expected is not None and actual.sha256 != expected:
+        raise artifact_invalid(
+            name,
+            f"file {str(path)!r} has sha256 {actual.sha256}, not the expected {expected}; restore it and load again",
+            expected_sha256=expected,
+            actual=actual,
+        )
+
+
+def _parse_config(data: bytes, name: str) -> Mapping[str, Any]:
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"{name} is not JSON ({error}); use the model's own config.json", details={"file": name}
+        ) from error
+    if not isinstance(config, dict):
+        raise InvalidRequest(
+            f"{name} holds a {type(config).__name__}, not an object; use the model's own config.json",
+            details={"file": name},
+        )
+    return config
+
+
+def _check_header(path: Path, name: str, digest: FileDigest) -> None:
+    try:
+        with open_regular(path) as descriptor:
+            read_safetensors_header(descriptor, digest.size)
+    except SafetensorsFault as fault:
+        raise artifact_invalid(
+            name, f"{name} is no whole safetensors file: {fault}; restore it and load again", actual=digest
+        ) from fault
