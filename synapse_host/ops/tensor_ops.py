@@ -31,13 +31,14 @@ Activation = Literal["gelu", "gelu_tanh", "silu", "tanh", "relu"]
 class Batch:
     """Token ids i32[B, S], valid tokens per row i32[B], and how many tokens the cache already holds.
 
+    ``start`` is a number, or an i32[1] of a recording that is run for many of them.
     ``kinds`` i32[B, S] says which of two texts a token belongs to, for families that learnt the difference; None
     where there is one text.
     """
 
     ids: Handle
     counts: Handle
-    start: int = 0
+    start: int | Handle = 0
     kinds: Handle | None = None
 
 

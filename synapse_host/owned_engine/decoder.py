@@ -1,11 +1,12 @@
 """One model loaded to generate: from a prompt's token ids to the ids that follow, on any backend that can decode.
 
-A prompt is read at once and every token after it alone, over the keys and values a session keeps.
+A prompt is read in long pieces and every token after it alone, over the keys and values a session keeps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -67,7 +68,8 @@ class OwnedDecoder:
         """Continue ``prompt`` (int32, at least one id) by at most ``options["max_tokens"]`` ids, greedily.
 
         It ends with ``stop`` before a stop id, which is left out, and with ``length`` at the limit asked for or when
-        the lane has no position left. Progress counts generated tokens and carries each.
+        the lane has no position left. Progress counts pieces of work, each a part of the prompt or a generated token,
+        and carries the token.
 
         Raises:
             PluginError: invalid_request for a prompt the lane cannot hold or an id outside the vocabulary.
@@ -77,10 +79,12 @@ class OwnedDecoder:
         # The last token generated is never read, so it needs no position.
         most = min(options["max_tokens"], self._max_tokens - len(ids) + 1)
 
-        def emitted(count: int, token: int) -> None:
-            progress(count, "inference", (token,))
+        pieces = count(1)
 
-        made, reason = continued(self._backend.session(self._reading), ids, self._stop_ids, most, emitted)
+        def worked(tokens: tuple[int, ...]) -> None:
+            progress(next(pieces), "inference", tokens)
+
+        made, reason = continued(self._backend.session(self._reading), ids, self._stop_ids, most, worked)
         return Generation(made, reason, len(ids))
 
     def unload(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from synapse_host.hookspecs import Generation, PluginError
 from synapse_host.ops.reference_ops import ReferenceOps
-from synapse_host.owned_engine import reference_plugin
+from synapse_host.owned_engine import greedy, reference_plugin
 from synapse_host.owned_engine.decoder import OwnedDecoder
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
 from synapse_host.testing.recorded_qwen3 import RecordedQwen3, recorded_qwen3
@@ -85,6 +85,22 @@ def test_progress_counts_tokens_and_carries_them(pairs: RecordedQwen3, tmp_path:
         model.generate(pairs.prompts[0], {"max_tokens": 5}, progress)
     wanted = pairs.generated[0][:5].tolist()
     assert seen == [(place + 1, "inference", (token,)) for place, token in enumerate(wanted)]
+
+
+def test_a_long_prompt_is_read_in_pieces_and_changes_no_token(
+    pairs: RecordedQwen3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, Sequence[int]]] = []
+    prompt, wanted = pairs.prompts[1], pairs.generated[1].tolist()
+    monkeypatch.setattr(greedy, "PIECE", 7)
+    with decoder(tmp_path, pairs) as model:
+        for cut in (28, 29):
+            seen.clear()
+            made = model.generate(prompt[:cut], {"max_tokens": 3}, lambda done, _, ids=(): seen.append((done, ids)))
+            assert [ids for _, ids in seen] == [*[()] * {28: 3, 29: 4}[cut], *((token,) for token in made.token_ids)]
+            assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
+        assert list(generated(model, prompt).token_ids) == wanted
+    assert len(prompt) == 29
 
 
 def first_new(tokens: list[int], earliest: int) -> int:

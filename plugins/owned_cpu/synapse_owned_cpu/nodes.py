@@ -55,14 +55,17 @@ def length(x: Out, axis: int) -> Out:
     return out(opset.gather(opset.shape_of(x, "i32"), integers(axis), integer(0)))
 
 
-def plus(x: Out, value: int) -> Out:
-    """``x + value`` on i32; ``x`` itself for 0."""
+def plus(x: Out, value: int | Out) -> Out:
+    """``x + value`` on i32, where ``value`` is a number or an i32[1]; ``x`` itself for 0."""
+    if not isinstance(value, int):
+        return out(opset.add(x, value))
     return x if value == 0 else out(opset.add(x, integer(value)))
 
 
-def cut(x: Out, begin: int, end: Out, axis: int = 0) -> Out:
-    """Positions ``begin`` up to ``end`` (i32[1]) of one axis."""
-    return out(opset.slice(x, integers(begin), end, integers(1), integers(axis)))
+def cut(x: Out, begin: int | Out, end: Out, axis: int = 0) -> Out:
+    """Positions ``begin`` (a number or an i32[1]) up to ``end`` (i32[1]) of one axis."""
+    first = integers(begin) if isinstance(begin, int) else begin
+    return out(opset.slice(x, first, end, integers(1), integers(axis)))
 
 
 def count_up(end: Out) -> Out:

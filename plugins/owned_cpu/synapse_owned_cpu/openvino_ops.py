@@ -30,6 +30,23 @@ class RecordedCache(dict[int, tuple[Out, Out]]):
     """Keys and values by layer: parameters of a recording, replaced by what ``kv_append`` makes of them."""
 
 
+class StatefulCache:
+    """Keys and values of one row as variables of the graph: each run appends to what the request already holds."""
+
+    def __init__(self) -> None:
+        #: The nodes that write the variables; a model takes them beside its results.
+        self.sinks: list[Any] = []
+
+    def append(self, name: str, x: Out) -> Out:
+        """All of the variable ``name`` with ``x`` [1, N, S, D] after it; nothing precedes the first run's."""
+        shape = [1, nodes.static(x, 1), 0, nodes.static(x, 3)]
+        nothing = opset.constant(np.zeros(shape, dtype=np.float32))
+        held = opset.read_value(nothing, name, ov.Type.f32, [1, shape[1], -1, shape[3]])
+        joined = opset.concat([held, x], 2)
+        self.sinks.append(opset.assign(joined, name))
+        return out(joined)
+
+
 class OpenVinoOps(TensorOps):
     """Records over ``weights``; rope tables reach ``max_tokens`` positions; ``regime`` picks the form of windows.
 
@@ -58,7 +75,7 @@ class OpenVinoOps(TensorOps):
         return nodes.floats(out(opset.gather(table, ids, nodes.integer(0))))
 
     def positions(self, batch: Batch, table: Out, first: int = 0) -> Out:
-        begin = first + batch.start
+        begin = first + batch.start if isinstance(batch.start, int) else nodes.plus(batch.start, first)
         rows = nodes.cut(out(table), begin, nodes.plus(nodes.length(batch.ids, 1), begin))
         return out(nodes.spread(nodes.floats(rows), 0))
 
@@ -159,9 +176,13 @@ class OpenVinoOps(TensorOps):
             return attention_graph.banded(q, k, v, sight, scale, self._masks)
         return attention_graph.full(q, k, v, sight, scale, self._masks)
 
-    def kv_append(self, cache: RecordedCache | None, layer: int, k: Out, v: Out, batch: Batch) -> tuple[Out, Out]:
+    def kv_append(
+        self, cache: RecordedCache | StatefulCache | None, layer: int, k: Out, v: Out, batch: Batch
+    ) -> tuple[Out, Out]:
         if cache is None:
             return k, v
+        if isinstance(cache, StatefulCache):
+            return cache.append(f"keys.{layer}", k), cache.append(f"values.{layer}", v)
         if batch.start and layer in cache:
             kept = (nodes.cut(each, 0, nodes.integers(batch.start), axis=2) for each in cache[layer])
             k, v = (out(opset.concat([old, new], 2)) for old, new in zip(kept, (k, v), strict=True))

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, LoadSpec, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
-    from synapse_host.hookspecs import EmbedBatch, Progress, TokenIds, Vectors
+    from synapse_host.hookspecs import EmbedBatch, Generation, Progress, TokenIds, Vectors
+    from synapse_host.owned_engine.decoder import OwnedDecoder
     from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
     from synapse_host.owned_engine.weights import CheckpointWeights
     from synapse_owned_cpu.graph_backend import OpenVinoBackend
@@ -40,7 +42,7 @@ def synapse_describe() -> BackendDescription:
         engine=ENGINE,
         engine_version=version("synapse-host-owned-cpu"),
         build_flags=_build_flags(),
-        tasks=("embed", "rerank"),
+        tasks=("embed", "rerank", "generate"),
         model_formats=(MODEL_FORMAT,),
         families=families,
         dtypes=evidence.dtypes_of(evidence.read_machine().isa),
@@ -67,12 +69,15 @@ def synapse_probe_capability() -> CapabilityEvidence:
 
 
 @hookimpl
-def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
+def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine | OwnedDecoder:
     """Map the checkpoint, compile its graph and compute one short row."""
-    from synapse_host.owned_engine.loading import load_engine
+    from synapse_host.owned_engine.loading import load_decoder, load_engine, loads_decoder
     from synapse_owned_cpu import evidence
 
-    return load_engine(spec, evidence.dtypes_of(evidence.read_machine().isa), _backend, progress)
+    dtypes = evidence.dtypes_of(evidence.read_machine().isa)
+    if loads_decoder(spec):
+        return load_decoder(spec, dtypes, _backend, progress)
+    return load_engine(spec, dtypes, _backend, progress)
 
 
 @hookimpl
@@ -88,7 +93,15 @@ def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: 
 
 
 @hookimpl
-def synapse_unload(model: OwnedEngine) -> bool:
+def synapse_generate(
+    model: OwnedDecoder, prompt: TokenIds, options: Mapping[str, Any], progress: Progress
+) -> Generation:
+    """The ids after ``prompt``, greedily, over a cache of keys and values."""
+    return model.generate(prompt, options, progress)
+
+
+@hookimpl
+def synapse_unload(model: OwnedEngine | OwnedDecoder) -> bool:
     """Drop graphs and weights."""
     model.unload()
     return True
@@ -97,7 +110,7 @@ def synapse_unload(model: OwnedEngine) -> bool:
 def _backend(weights: CheckpointWeights, settings: ModelSettings) -> OpenVinoBackend:
     from synapse_owned_cpu.graph_backend import OpenVinoBackend
 
-    return OpenVinoBackend(weights, max_tokens=settings.max_tokens, threads=settings.threads)
+    return OpenVinoBackend(weights, max_tokens=settings.max_tokens, threads=settings.threads, dtype=settings.dtype)
 
 
 def _build_flags() -> dict[str, str]:
