@@ -38,6 +38,8 @@ class _Log:
 
 
 _log = _Log()
+#: The library calls them for as long as the process lives.
+_callbacks: list[Any] = []
 
 
 @cache
@@ -47,9 +49,8 @@ def open_library() -> Any:
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     from llama_cpp import llama_cpp as library
 
-    # The library calls it for as long as the process lives.
-    library.synapse_log_callback = library.llama_log_callback(_log)
-    library.llama_log_set(library.synapse_log_callback, ctypes.c_void_p(0))
+    _callbacks.append(library.llama_log_callback(_log))
+    library.llama_log_set(_callbacks[-1], ctypes.c_void_p(0))
     library.llama_backend_init()
     return library
 
