@@ -127,8 +127,12 @@ class Host:
         budgets = BudgetRule(
             deadline_ms=settings.inline.deadline_ms, max_queue_ms=settings.inline.max_queue_ms, clock=time.monotonic
         )
-        loads = ManagementJobs("model-load", module_generation=generation, tasks=self._jobs)
-        probes = ManagementJobs("probe", module_generation=generation, tasks=self._jobs)
+        loads = ManagementJobs(
+            "model-load", module_generation=generation, tasks=self._jobs, most_running=settings.worker.max_loads
+        )
+        probes = ManagementJobs(
+            "probe", module_generation=generation, tasks=self._jobs, most_running=settings.probe.max_jobs
+        )
         services = (
             EmbeddingService(
                 self.lanes,

@@ -66,6 +66,7 @@ class WorkerSettings(_Section):
     """How workers run."""
 
     threads: int = Field(0, ge=0, le=1024, description="Threads a worker computes with; 0 leaves it to its library.")
+    max_loads: int = Field(16, ge=1, le=4096, description="Jobs of model.load in progress at once.")
     ping_interval_s: float = Field(10.0, gt=0, le=3600, description="Seconds between two looks at a worker's health.")
     recycle_rss_mib: int = Field(0, ge=0, description="Resident MiB above which an idle worker is replaced; 0: never.")
 
@@ -73,6 +74,7 @@ class WorkerSettings(_Section):
 class ProbeSettings(_Section):
     """What a lane must reach to be certified."""
 
+    max_jobs: int = Field(8, ge=1, le=4096, description="Jobs of probe.start in progress at once.")
     embed_cosine: float = Field(0.999, gt=0, le=1, description="Mean cosine to the reference an embed lane needs.")
     decile_overlap: float = Field(0.9, ge=0, le=1, description="Worst-decile rank overlap an embed lane needs.")
 

@@ -30,8 +30,8 @@ from synapse_host.lanes.registered_model import RegisteredModel
 REFERENCE_BACKEND = "reference"
 #: A row of about this many tokens stands for a short query in the latency figure.
 SHORT_ROW = 12
-#: Ends of a worker that say nothing about its engine: the host stopped it, could not start it, or failed itself.
-_NOT_THE_ENGINE = frozenset({"stopped", "spawn_failed", "handshake_timeout", "host_fault"})
+#: What an engine can do wrong that is a measurement: output that is no vector. An engine that crashed measured nothing.
+_WRONG_OUTPUT = frozenset({"non_finite_output", "zero_output"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,11 +51,10 @@ async def probe_lane(
 ) -> tuple[Certification, Performance | None]:
     """Measure ``lane`` and judge it; ``tell`` hears the name of each step.
 
-    A lane that cannot be measured because its engine computed something that is no vector, or crashed, is uncertified
-    with that as its reason.
+    A lane whose engine computed something that is no vector is uncertified with that as its reason.
 
     Raises:
-        SynapseError: the reference itself cannot run, or the host, not the engine, ended the measurement.
+        SynapseError: the reference or the lane cannot run to the end; that says nothing of its numbers.
         StoreFailure: the magnifying model cannot be written.
 
     """
@@ -79,7 +78,7 @@ async def probe_lane(
             tell("speed")
             speed = await _speed(lane, rows, profile_hash, setting)
     except EngineCrashed as crash:
-        if (crash.details or {}).get("reason") in _NOT_THE_ENGINE:
+        if (crash.details or {}).get("reason") not in _WRONG_OUTPUT:
             raise
         missed, evidence, speed = [crash.message], {"error": crash.to_wire()}, None
     return _outcome(model, profile_hash, missed, evidence, setting), speed

@@ -12,13 +12,15 @@ from typing import Any
 
 from anyio.abc import TaskGroup
 
-from synapse_host.errors import IdempotencyConflict, InvalidRequest, ModuleRestarted, SynapseError
+from synapse_host.errors import IdempotencyConflict, InvalidRequest, ModuleRestarted, QueueFull, SynapseError
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.lanes.host_fault import host_fault
 
 #: Finished jobs kept for polling; the oldest beyond it are forgotten.
 KEPT_FINISHED_JOBS = 1000
+#: Suggested wait when too many run: most such work takes longer than a request.
+FULL_RETRY_MS = 1000
 #: No host has been restarted more often than this many digits can say.
 _GENERATION_DIGITS = 18
 
@@ -47,8 +49,9 @@ class ManagementJob:
 class ManagementJobs:
     """The jobs of one kind, with idempotent submission by request key."""
 
-    def __init__(self, kind: str, *, module_generation: int, tasks: TaskGroup) -> None:
+    def __init__(self, kind: str, *, module_generation: int, tasks: TaskGroup, most_running: int | None = None) -> None:
         self._kind = kind
+        self._most_running = most_running
         self._generation = module_generation
         self._tasks = tasks
         self._numbers = count(1)
@@ -71,6 +74,7 @@ class ManagementJobs:
 
         Raises:
             IdempotencyConflict: the key is bound to other content.
+            QueueFull: as many jobs of this kind are running as may.
 
         """
         digest = sha256_hex(canonical_json(content))
@@ -84,6 +88,7 @@ class ManagementJobs:
             )
         if known is not None and known.error is None:
             return known
+        self._refuse_another()
         job = ManagementJob(f"{self._kind}-{self._generation}-{number}", key, digest, first_state)
         self._jobs[job.job_id] = job
         self._keys[key] = job.job_id
@@ -106,6 +111,16 @@ class ManagementJobs:
         raise InvalidRequest(
             f"no job {job_id!r}; it is unknown or was forgotten after it ended", details={"job_id": job_id}
         )
+
+    def _refuse_another(self) -> None:
+        running = sum(not job.finished for job in self._jobs.values())
+        if self._most_running is not None and running >= self._most_running:
+            raise QueueFull(
+                f"{running} {self._kind} jobs are in progress, which is the host's limit; "
+                "wait for one of them to end, then submit again",
+                details={"jobs": running, "max_jobs": self._most_running},
+                retry_after_ms=FULL_RETRY_MS,
+            )
 
     async def _carry_out(
         self,

@@ -6,16 +6,16 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from synapse_host.errors import IdempotencyConflict, InvalidRequest, ModuleRestarted, StoreFailure
+from synapse_host.errors import IdempotencyConflict, InvalidRequest, ModuleRestarted, QueueFull, StoreFailure
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def jobs_of(generation: int = 3) -> AsyncIterator[ManagementJobs]:
+async def jobs_of(generation: int = 3, most_running: int | None = None) -> AsyncIterator[ManagementJobs]:
     async with anyio.create_task_group() as tasks:
-        yield ManagementJobs("model-load", module_generation=generation, tasks=tasks)
+        yield ManagementJobs("model-load", module_generation=generation, tasks=tasks, most_running=most_running)
         tasks.cancel_scope.cancel()
 
 
@@ -83,3 +83,38 @@ async def test_a_job_of_an_earlier_process_is_told_apart_from_one_that_never_was
         for unknown in ("model-load-3-99", "model-load-4-1", "probe-1-1", "nonsense", "model-load-x-1"):
             with pytest.raises(InvalidRequest, match=unknown):
                 jobs.get(unknown)
+
+
+async def test_only_so_many_run_at_once_and_a_known_key_still_attaches() -> None:
+    go_on = anyio.Event()
+
+    async def wait(job: ManagementJob) -> None:
+        await go_on.wait()
+
+    async with jobs_of(most_running=2) as jobs:
+        first = submit(jobs, wait, key="k")
+        submit(jobs, wait)
+        for _ in range(3):
+            with pytest.raises(QueueFull, match="2 model-load jobs are in progress") as refused:
+                submit(jobs, wait)
+        assert refused.value.details == {"jobs": 2, "max_jobs": 2}
+        assert refused.value.error_class == "transient"
+        assert submit(jobs, wait, key="k") is first
+        go_on.set()
+        await anyio.wait_all_tasks_blocked()
+        submit(jobs, fail)
+        submit(jobs, wait)
+        await anyio.wait_all_tasks_blocked()
+        submit(jobs, wait)
+
+
+async def test_a_refused_submission_binds_no_key() -> None:
+    async with jobs_of(most_running=1) as jobs:
+
+        async def for_ever(job: ManagementJob) -> None:
+            await anyio.sleep_forever()
+
+        submit(jobs, for_ever)
+        with pytest.raises(QueueFull):
+            submit(jobs, key="k")
+        assert len(jobs._jobs) == len(jobs._keys) == 1
