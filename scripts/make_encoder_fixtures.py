@@ -2,11 +2,14 @@
 
 Needs torch and transformers, which neither the project nor its tests use; see make_bert_fixtures.py for the
 environment. Writes ``tests/fixtures/tiny_FAMILY_reference.npz``: token ids and the float32 and float64 vectors of the
-seeded tiny encoders, pooled by mean and by the first row. Every sequence runs alone and without padding.
+seeded tiny encoders, pooled by mean and by the first row, and ``tiny_cross_encoder_reference.npz``: pairs and their
+float32 and float64 logits. Every sequence runs alone and without padding.
 """
 
 from __future__ import annotations
 
+import functools
+import unittest.mock
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from transformers.models.modernbert import modeling_modernbert
 
+from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
 from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
 from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
 
@@ -27,6 +32,10 @@ def main() -> None:
     """Write the files."""
     _write("tiny_xlm_roberta_reference.npz", TINY_XLM_ROBERTAS, _xlm_roberta)
     _write("tiny_modernbert_reference.npz", TINY_MODERNBERTS, _modernbert)
+    arrays: dict[str, np.ndarray] = {}
+    for name, tiny in CROSS_ENCODERS.items():
+        arrays |= {f"{name}/{key}": value for key, value in _scored(tiny).items()}
+    np.savez_compressed(FIXTURES / "tiny_cross_encoder_reference.npz", **arrays)
 
 
 def _write(file: str, models: Mapping[str, Any], load: Any) -> None:
@@ -48,9 +57,81 @@ def _modernbert(tiny: Any) -> torch.nn.Module:
     return _with_weights(transformers.ModernBertModel(config), tiny)
 
 
+def _scored(tiny: Any) -> dict[str, np.ndarray]:
+    """Pairs of one model and their logits; a BERT is told which text a token belongs to."""
+    config = tiny.config()
+    config = transformers.AutoConfig.for_model(**config)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForSequenceClassification.from_config(config)
+    model = _with_weights(model, tiny)
+    rows = _pairs(config)
+    kinds = [np.arange(len(row)) > row.index(SEPARATOR) for row in rows]
+    extra = [{"token_type_ids": torch.tensor([kind.astype(int).tolist()])} for kind in kinds]
+    extra = extra if config.model_type == "bert" else [{}] * len(rows)
+    found = {
+        "ids": np.concatenate([np.asarray(ids, dtype=np.uint16) for ids in rows]),
+        "lengths": np.array([len(ids) for ids in rows], dtype=np.int32),
+    }
+    for name, typed in (("f32", _single), ("f64", _double)):
+        typed(model)
+        logits = [_logit(model, row, more) for row, more in zip(rows, extra, strict=True)]
+        found[f"logits_{name}"] = torch.cat(logits)[:, 0].numpy()
+    return found
+
+
+@torch.no_grad()
+def _logit(model: torch.nn.Module, ids: Sequence[int], more: Mapping[str, Any]) -> torch.Tensor:
+    logits: torch.Tensor = model(input_ids=torch.tensor([ids]), **more).logits
+    return logits
+
+
+def _pairs(config: Any) -> list[list[int]]:
+    """Rows of two texts, each ended by the separator, which stands nowhere else; no padding ids."""
+    longest = min(config.max_position_embeddings - 2 * (config.pad_token_id or 0) - 1, LONGEST)
+    generator = np.random.default_rng(config.vocab_size)
+    rows = []
+    for length in np.unique(np.linspace(4, longest, SEQUENCES).round().astype(int)):
+        row = generator.integers(SEPARATOR + 2, config.vocab_size, length)
+        row[0], row[-1], row[generator.integers(1, length - 1)] = 2, SEPARATOR, SEPARATOR
+        rows.append(row.tolist())
+    return rows
+
+
 def _with_weights(model: torch.nn.Module, tiny: Any) -> torch.nn.Module:
     model.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tiny.tensors().items()}, strict=True)
     return model.eval()
+
+
+def _single(model: torch.nn.Module) -> None:
+    """Compute in float32, as transformers does by itself."""
+    model.float()
+
+
+def _double(model: torch.nn.Module) -> None:
+    """Compute in float64, also the rotations, which transformers keeps in float32 whatever the model's type."""
+    model.double()
+    for module in model.modules():
+        if isinstance(module, modeling_modernbert.ModernBertRotaryEmbedding):
+            module.forward = functools.partial(_angles, module)
+        if isinstance(module, modeling_modernbert.ModernBertAttention):
+            module.forward = functools.partial(_rotating_in_double, module.forward)
+
+
+def _angles(module: Any, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str) -> tuple[torch.Tensor, ...]:
+    size = module.config.hidden_size // module.config.num_attention_heads
+    theta = module.config.rope_parameters[layer_type]["rope_theta"]
+    rates = float(theta) ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    angles = (position_ids[..., None].double() * rates).repeat(1, 1, 2)
+    return angles.cos(), angles.sin()
+
+
+def _rotating_in_double(forward: Any, *arguments: Any, **named: Any) -> Any:
+    def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1) -> Any:
+        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+        return tuple(part * cos + modeling_modernbert.rotate_half(part) * sin for part in (q, k))
+
+    with unittest.mock.patch.object(modeling_modernbert, "apply_rotary_pos_emb", rotate):
+        return forward(*arguments, **named)
 
 
 def _recorded(tiny: Any, model: torch.nn.Module) -> dict[str, np.ndarray]:
@@ -59,8 +140,9 @@ def _recorded(tiny: Any, model: torch.nn.Module) -> dict[str, np.ndarray]:
         "ids": np.concatenate([np.asarray(ids, dtype=np.uint16) for ids in sequences]),
         "lengths": np.array([len(ids) for ids in sequences], dtype=np.int32),
     }
-    for name, typed, dtype in (("f32", model.float(), np.float32), ("f64", model.double(), np.float64)):
-        hidden = [_hidden(typed, ids) for ids in sequences]
+    for name, typed, dtype in (("f32", _single, np.float32), ("f64", _double, np.float64)):
+        typed(model)
+        hidden = [_hidden(model, ids) for ids in sequences]
         found[f"mean_{name}"] = np.stack([_unit(rows.mean(axis=0)) for rows in hidden]).astype(dtype)
         found[f"cls_{name}"] = np.stack([_unit(rows[0]) for rows in hidden]).astype(dtype)
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synapse_host.families.config_fields import gelu_form, positive, whole
-from synapse_host.families.labels import label_count
+from synapse_host.families.labels import label_count, require_one_label
 from synapse_host.families.pooling import pooled
 from synapse_host.ops.tensor_ops import Activation, Batch, Cache, GeluKind, Rows, TensorOps
 
@@ -88,11 +88,11 @@ def block(ops: TensorOps, cfg: BertConfig, i: int, x: Rows, batch: Batch, cache:
     layer = f"encoder.layer.{i}"
     c, wide = cfg.hidden_size, cfg.intermediate_size
     q, k, v = (
-        ops.heads(_linear(ops, f"{layer}.attention.self.{name}", x, c, c), cfg.heads)
+        ops.heads(dense(ops, f"{layer}.attention.self.{name}", x, c, c), cfg.heads)
         for name in ("query", "key", "value")
     )
     context = ops.merge_heads(ops.attention(q, k, v, batch, scale=1.0 / math.sqrt(c // cfg.heads)))
-    context = _linear(ops, f"{layer}.attention.output.dense", context, c, c)
+    context = dense(ops, f"{layer}.attention.output.dense", context, c, c)
     x = _add_norm(ops, cfg, f"{layer}.attention.output.LayerNorm", context, x)
     act: Activation = "gelu" if cfg.gelu == "erf" else "gelu_tanh"
     inner = ops.linear(
@@ -101,7 +101,7 @@ def block(ops: TensorOps, cfg: BertConfig, i: int, x: Rows, batch: Batch, cache:
         ops.weight(f"{layer}.intermediate.dense.bias", (wide,)),
         act,
     )
-    inner = _linear(ops, f"{layer}.output.dense", inner, c, wide)
+    inner = dense(ops, f"{layer}.output.dense", inner, c, wide)
     return _add_norm(ops, cfg, f"{layer}.output.LayerNorm", inner, x)
 
 
@@ -116,15 +116,15 @@ def score(ops: TensorOps, cfg: BertConfig, x: Rows, batch: Batch) -> Rows:
 
     Raises ``ValueError`` when config.json names another number of labels.
     """
-    if cfg.labels != 1:
-        raise ValueError(f"config.json names {cfg.labels} labels and a reranker has 1; use a model that scores pairs")
+    require_one_label(cfg.labels)
     c = cfg.hidden_size
     first = ops.first_row(x, batch)
     pooler = ops.weight("pooler.dense.weight", (c, c)), ops.weight("pooler.dense.bias", (c,))
-    return _linear(ops, "classifier", ops.linear(first, *pooler, "tanh"), 1, c)
+    return dense(ops, "classifier", ops.linear(first, *pooler, "tanh"), 1, c)
 
 
-def _linear(ops: TensorOps, name: str, x: Rows, out: int, into: int) -> Rows:
+def dense(ops: TensorOps, name: str, x: Rows, out: int, into: int) -> Rows:
+    """The layer ``name`` of a checkpoint, weight [out, into] and bias, over ``x``."""
     return ops.linear(x, ops.weight(f"{name}.weight", (out, into)), ops.weight(f"{name}.bias", (out,)))
 
 

@@ -18,3 +18,9 @@ def label_count(config: Mapping[str, Any]) -> int:
     if type(value) is not int or value < 1:
         raise ValueError(f"num_labels {value!r} is not a whole number from 1 up")
     return value
+
+
+def require_one_label(labels: int) -> None:
+    """Refuse a classifier that is no reranker: ``ValueError`` for another number of labels than 1."""
+    if labels != 1:
+        raise ValueError(f"config.json names {labels} labels and a reranker has 1; use a model that scores pairs")

@@ -1,4 +1,4 @@
-"""ModernBERT encoders: gte-modernbert shapes.
+"""ModernBERT encoders and rerankers: gte-modernbert shapes.
 
 Pre-norm blocks over rotary positions. Some layers see the whole text, the others a window around each token, and the
 two kinds rotate by different bases; the first layer takes the embeddings' norm in place of one of its own. The
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from synapse_host.families.labels import require_one_label
 from synapse_host.families.modernbert_config import ModernBertConfig
 from synapse_host.families.pooling import pooled
 from synapse_host.ops.tensor_ops import Batch, Cache, Heads, Rows, TensorOps, Weight
@@ -36,6 +37,18 @@ def head(ops: TensorOps, cfg: ModernBertConfig, x: Rows, batch: Batch) -> Rows:
     """The sentence vector: normalised, pooled, and of unit length when the model asks for it."""
     rows = pooled(ops, cfg.pooling, _norm(ops, cfg, "final_norm", x), batch)
     return ops.l2_normalize(rows) if cfg.normalize else rows
+
+
+def score(ops: TensorOps, cfg: ModernBertConfig, x: Rows, batch: Batch) -> Rows:
+    """The logit of a sequence classifier with one label: normalised, pooled, dense, GELU, norm, classifier.
+
+    Raises ``ValueError`` when config.json names another number of labels.
+    """
+    require_one_label(cfg.labels)
+    c = cfg.hidden_size
+    rows = pooled(ops, cfg.classifier_pooling, _norm(ops, cfg, "final_norm", x), batch)
+    inner = ops.gelu(_linear(ops, "head.dense", rows, c, c, biased=cfg.classifier_bias), cfg.classifier_gelu)
+    return _linear(ops, "classifier", _norm(ops, cfg, "head.norm", inner), 1, c, biased=True)
 
 
 def _attention(ops: TensorOps, cfg: ModernBertConfig, i: int, x: Rows, batch: Batch) -> Heads:

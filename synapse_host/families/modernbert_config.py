@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synapse_host.families.config_fields import flag, gelu_form, positive, whole
+from synapse_host.families.labels import label_count
 from synapse_host.ops.tensor_ops import GeluKind
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
@@ -18,7 +19,8 @@ _GLOBAL_THETA, _LOCAL_THETA = 160_000.0, 10_000.0
 class ModernBertConfig:
     """What of config.json the mathematics needs.
 
-    ``local_layers`` says of each layer whether it sees only ``window`` tokens to either side.
+    ``local_layers`` says of each layer whether it sees only ``window`` tokens to either side. Fields of the classifier
+    are those of a reranker's head.
     """
 
     vocab_size: int
@@ -38,6 +40,10 @@ class ModernBertConfig:
     gelu: GeluKind
     pooling: str
     normalize: bool
+    labels: int
+    classifier_pooling: str
+    classifier_bias: bool
+    classifier_gelu: GeluKind
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, pooling: str, normalize: bool) -> ModernBertConfig:
@@ -67,11 +73,22 @@ class ModernBertConfig:
             gelu=gelu_form(config, "hidden_activation"),
             pooling=pooling,
             normalize=normalize,
+            labels=label_count(config),
+            classifier_pooling=_classifier_pooling(config),
+            classifier_bias=flag(config, "classifier_bias", False),
+            classifier_gelu=gelu_form(config, "classifier_activation"),
         )
 
     def is_local(self, layer: int) -> bool:
         """True when ``layer`` sees a window only."""
         return self.local_layers[layer]
+
+
+def _classifier_pooling(config: Mapping[str, Any]) -> str:
+    pooling = config.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise ValueError(f"classifier_pooling {pooling!r} is not 'cls' or 'mean'")
+    return str(pooling)
 
 
 def _local_layers(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:

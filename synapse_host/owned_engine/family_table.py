@@ -55,9 +55,17 @@ FAMILIES: Mapping[str, Family] = {
     "bert": Family(
         "bert", bert.BertConfig.from_config, bert.stem, bert.block, bert.head, score=bert.score, segmented=True
     ),
-    "xlm-roberta": Family("xlm-roberta", xlm_roberta.read_config, bert.stem, bert.block, bert.head),
+    "xlm-roberta": Family(
+        "xlm-roberta", xlm_roberta.read_config, bert.stem, bert.block, bert.head, score=xlm_roberta.score
+    ),
     "modernbert": Family(
-        "modernbert", ModernBertConfig.from_config, modernbert.stem, modernbert.block, modernbert.head, windowed=True
+        "modernbert",
+        ModernBertConfig.from_config,
+        modernbert.stem,
+        modernbert.block,
+        modernbert.head,
+        windowed=True,
+        score=modernbert.score,
     ),
     "qwen3": Family(
         "qwen3",

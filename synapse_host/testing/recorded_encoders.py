@@ -1,4 +1,4 @@
-"""What transformers computed for the tiny encoders (scripts/make_encoder_fixtures.py), for tests of any backend."""
+"""What transformers computed for the tiny models (scripts/make_encoder_fixtures.py), for tests of any backend."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from synapse_host.hookspecs import Pooling
 from synapse_host.testing.engine_runs import TokenIds, batch_of, ignore_progress
+from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS
 from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
 from synapse_host.testing.tiny_models import TinyModel
 from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
@@ -53,6 +54,29 @@ def recorded_encoder(fixtures: Path, name: str) -> RecordedEncoder:
         {pooling: held[f"{pooling}_f32"] for pooling in POOLINGS},
         {pooling: held[f"{pooling}_f64"] for pooling in POOLINGS},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPairs:
+    """A cross-encoder, pairs of texts as rows of token ids, and transformers' logits in float32 and float64 [n]."""
+
+    model: TinyModel
+    rows: list[TokenIds]
+    f32: npt.NDArray[np.float32]
+    f64: npt.NDArray[np.float64]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return max(len(row) for row in self.rows)
+
+
+def recorded_pairs(fixtures: Path, name: str) -> RecordedPairs:
+    """The recording called ``name`` (a key of ``CROSS_ENCODERS``) in the folder ``fixtures``."""
+    with np.load(fixtures / "tiny_cross_encoder_reference.npz") as file:
+        ids, lengths, single, double = (file[f"{name}/{key}"] for key in ("ids", "lengths", "logits_f32", "logits_f64"))
+    rows = np.split(ids.astype(np.int32), np.cumsum(lengths)[:-1])
+    return RecordedPairs(CROSS_ENCODERS[name], rows, single, double)
 
 
 def embedded(plugin: Any, model: Any, rows: list[TokenIds], pooling: Pooling) -> npt.NDArray[np.float32]:
