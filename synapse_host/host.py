@@ -42,6 +42,7 @@ from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
 from synapse_host.operations.probing import ProbingService
 from synapse_host.operations.registry import Registry
+from synapse_host.operations.reranking import RerankingService
 from synapse_host.operations.status import HostFacts, StatusService
 from synapse_host.server.listener import OpenConnections, serve_locked, sole_host
 from synapse_host.server.singleton import make_private_directory
@@ -54,7 +55,7 @@ from synapse_host.store.module_store import ModuleStore
 from synapse_host.supervision.output_log import OutputLog
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
-from synapse_host.tokenization.model_tokenizer import ModelTokenizer
+from synapse_host.tokenization.pairs import LaneTokenizer
 
 log = logging.getLogger("synapse_host")
 
@@ -140,6 +141,15 @@ class Host:
                 self.ledger,
                 budgets,
                 InlineLimits(settings.inline.max_items, settings.inline.max_tokens, settings.inline.max_text_chars),
+                generation,
+                self.table_epoch,
+            ),
+            RerankingService(
+                self.lanes,
+                self.gate,
+                self.ledger,
+                budgets,
+                settings.inline.max_text_chars,
                 generation,
                 self.table_epoch,
             ),
@@ -236,7 +246,7 @@ class Host:
         return await Worker.start(spec, self._tasks)
 
 
-async def _read_tokenizer(model: RegisteredModel) -> ModelTokenizer:
+async def _read_tokenizer(model: RegisteredModel) -> LaneTokenizer:
     from synapse_host.lanes.model_preparation import read_tokenizer
 
     return await anyio.to_thread.run_sync(read_tokenizer, model)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from synapse_host.certification.metrics import Agreement
+from synapse_host.certification.score_metrics import ScoreAgreement
 from synapse_host.hookspecs import DType
 
 
@@ -28,6 +29,25 @@ FLOORS: Mapping[DType, Floors] = {
     "f16": Floors(min_cosine=0.9999, magnified_min_cosine=0.9999),
     "bf16": Floors(min_cosine=0.9995, magnified_min_cosine=0.9995),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreLimits:
+    """Limits of one precision on scores: errors of the model's own, and the correlation on the magnifying model."""
+
+    max_probability_error: float
+    max_logit_error: float
+    magnified_min_pearson: float
+
+
+#: Limits by activation type. Logits are held relative to their size: bf16 cannot say -11.2 to the second decimal.
+SCORE_LIMITS: Mapping[DType, ScoreLimits] = {
+    "f32": ScoreLimits(max_probability_error=0.005, max_logit_error=1e-4, magnified_min_pearson=0.999999),
+    "f16": ScoreLimits(max_probability_error=0.02, max_logit_error=0.03, magnified_min_pearson=0.9999),
+    "bf16": ScoreLimits(max_probability_error=0.02, max_logit_error=0.03, magnified_min_pearson=0.997),
+}
+#: Floors of every reranker (original facts sections 2.4 and 6).
+MIN_PEARSON, MIN_KENDALL_TAU = 0.999, 0.99
 
 #: Largest departure of a unit vector's length from 1 (parity evaluator, original facts section 6).
 MAX_NORM_ERROR = 1e-3
@@ -53,4 +73,23 @@ def failures(dtype: DType, gates: Gates, texts: Agreement, magnified: Agreement)
     missed = [f"{name} is {value:.7f}, below {floor}" for name, value, floor in checks if not value >= floor]
     if not texts.max_norm_error <= MAX_NORM_ERROR:
         missed.append(f"vector length is off by {texts.max_norm_error:.2e}, above {MAX_NORM_ERROR}")
+    return missed
+
+
+def score_failures(dtype: DType, pairs: ScoreAgreement, magnified: ScoreAgreement) -> list[str]:
+    """The same for a reranker."""
+    limits = SCORE_LIMITS[dtype]
+    floors = (
+        ("Pearson correlation", pairs.pearson, MIN_PEARSON),
+        ("Kendall tau", pairs.kendall_tau, MIN_KENDALL_TAU),
+        (f"Pearson correlation on the magnifying model in {dtype}", magnified.pearson, limits.magnified_min_pearson),
+    )
+    missed = [f"{name} is {value:.7f}, below {floor}" for name, value, floor in floors if not value >= floor]
+    ceilings = (
+        (f"probability error in {dtype}", pairs.max_probability_error, limits.max_probability_error),
+        (f"logit error in {dtype}", pairs.max_logit_error, limits.max_logit_error),
+    )
+    for name, error, ceiling in ceilings:
+        if error is not None and not error <= ceiling:
+            missed.append(f"{name} is {error:.2e}, above {ceiling}")
     return missed

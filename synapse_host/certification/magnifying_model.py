@@ -21,6 +21,7 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[np.float32]
 
 SEED = 20_260_131
+SEPARATOR = 3
 VOCAB, HIDDEN, LAYERS, HEADS, WIDE, POSITIONS = 97, 48, 2, 3, 80, 192
 #: Lengths of the rows, chosen around the edges of padded shapes.
 LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 127, 128, 129, 144, 160)
@@ -28,21 +29,32 @@ LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 127, 128, 12
 
 @dataclass(frozen=True, slots=True)
 class MagnifyingModel:
-    """Where the model was written, and the rows to run through it."""
+    """Where the model was written, the rows to run through it, and the same rows as pairs of two texts."""
 
     model: Path
     config: Path
     rows: list[list[int]]
+    pairs: list[list[int]]
 
 
 def write_magnifying_model(directory: Path) -> MagnifyingModel:
-    """Write model.safetensors and config.json into ``directory``; the same bytes on every machine and call."""
+    """Write model.safetensors and config.json into ``directory``; the same bytes on every machine and call.
+
+    The model embeds, and with its classifier it reranks.
+    """
     rng = np.random.Generator(np.random.PCG64(SEED))
     model, config = directory / "model.safetensors", directory / "config.json"
     model.write_bytes(_safetensors(_tensors(rng)))
     config.write_text(json.dumps(_CONFIG, sort_keys=True))
     rows = [rng.integers(0, VOCAB, size=length).tolist() for length in LENGTHS for _ in range(2)]
-    return MagnifyingModel(model, config, rows)
+    return MagnifyingModel(model, config, rows, [_pair(row) for row in rows if len(row) > 2])
+
+
+def _pair(row: list[int]) -> list[int]:
+    """The row with one separator after its first third and one at its end."""
+    pair = [token if token != SEPARATOR else SEPARATOR + 1 for token in row]
+    pair[len(row) // 3] = pair[-1] = SEPARATOR
+    return pair
 
 
 _CONFIG = {
@@ -57,6 +69,7 @@ _CONFIG = {
     "type_vocab_size": 2,
     "layer_norm_eps": 1e-12,
     "hidden_act": "gelu",
+    "num_labels": 1,
 }
 
 
@@ -89,7 +102,23 @@ def _tensors(rng: np.random.Generator) -> dict[str, Array]:
         for norm in ("attention.output.LayerNorm", "output.LayerNorm"):
             tensors[f"{layer}.{norm}.weight"] = normal(HIDDEN, scale=0.1, mean=1.0)
             tensors[f"{layer}.{norm}.bias"] = normal(HIDDEN, scale=0.1)
-    return tensors
+    return tensors | _head()
+
+
+def _head() -> dict[str, Array]:
+    # Numbers of its own seed: a change here leaves the encoder and the rows as they are.
+    rng = np.random.Generator(np.random.PCG64(SEED + 1))
+
+    def normal(*shape: int, scale: float) -> Array:
+        return (scale * rng.standard_normal(shape)).astype(np.float32)
+
+    # The pooler's inputs are small enough that tanh bends and does not saturate.
+    return {
+        "pooler.dense.weight": normal(HIDDEN, HIDDEN, scale=0.15),
+        "pooler.dense.bias": normal(HIDDEN, scale=0.1),
+        "classifier.weight": normal(1, HIDDEN, scale=0.3),
+        "classifier.bias": normal(1, scale=0.1),
+    }
 
 
 def _safetensors(tensors: dict[str, Array]) -> bytes:

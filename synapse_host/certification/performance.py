@@ -22,7 +22,7 @@ async def throughput_tok_s(lane: Lane, rows: Sequence[Sequence[int]]) -> float:
     began = time.perf_counter()
     while tokens < MIN_TOKENS or done < MIN_BATCHES:
         batch = batches[done % len(batches)]
-        await lane.embed(batch, [str(index) for index in range(len(batch))])
+        await _compute(lane, batch)
         tokens += sum(map(len, batch))
         done += 1
     return tokens / (time.perf_counter() - began)
@@ -33,9 +33,17 @@ async def single_item_p50_ms(lane: Lane, row: Sequence[int]) -> float:
     samples = []
     for _ in range(SINGLE_SAMPLES):
         began = time.perf_counter()
-        await lane.embed([row], ["single"])
+        await _compute(lane, [row])
         samples.append((time.perf_counter() - began) * 1000)
     return statistics.median(samples)
+
+
+async def _compute(lane: Lane, rows: Sequence[Sequence[int]]) -> None:
+    ids = [str(index) for index in range(len(rows))]
+    if lane.model.task == "rerank":
+        await lane.rerank(rows, ids)
+    else:
+        await lane.embed(rows, ids)
 
 
 def _batches(rows: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

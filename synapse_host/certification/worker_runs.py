@@ -1,9 +1,10 @@
-"""Vectors of token rows from a worker that lives only for the run."""
+"""Vectors or scores of token rows from a worker that lives only for the run."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -13,8 +14,10 @@ from synapse_host.lanes.batching import DEFAULT_POLICY, group_rows
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.worker import Worker
-from synapse_host.worker_protocol.messages import EmbedBatchRequest, Load, Loaded, VectorsHeader
+from synapse_host.worker_protocol.messages import EmbedBatchRequest, Load, Loaded, RerankSequences, VectorsHeader
 
+Numbers = npt.NDArray[np.float32]
+_Run = Callable[[Worker, RegisteredModel, Loaded], Awaitable[Numbers]]
 StartWorker = Callable[[RegisteredModel], Awaitable[Worker]]
 
 
@@ -27,10 +30,21 @@ async def vectors_of(
         SynapseError: the worker could not be started, refused, or died.
 
     """
+    return await _in_worker(start_worker, model, threads, partial(_embed, rows=rows))
+
+
+async def scores_of(
+    start_worker: StartWorker, model: RegisteredModel, rows: Sequence[Sequence[int]], *, threads: int
+) -> npt.NDArray[np.float32]:
+    """The same for composed pairs: raw scores, float32 [rows]."""
+    return await _in_worker(start_worker, model, threads, partial(_rerank, rows=rows))
+
+
+async def _in_worker(start_worker: StartWorker, model: RegisteredModel, threads: int, run: _Run) -> Numbers:
     worker = await start_worker(model)
     try:
         loaded = await _load(worker, model, threads)
-        return await _embed(worker, model, loaded, rows)
+        return await run(worker, model, loaded)
     except WorkerRefusal as refusal:
         raise to_synapse_error(refusal) from refusal
     finally:
@@ -57,9 +71,27 @@ async def _embed(
             normalize=model.normalize,
             items=[{"id": str(index), "n_tokens": len(rows[index])} for index in group],
         )
-        ids = array("i", [token for index in group for token in rows[index]])
-        reply, raw = await worker.request(message, ids.tobytes(), operation="embed")
+        reply, raw = await worker.request(message, _joined(rows, group), operation="embed")
         assert isinstance(reply, VectorsHeader)
         assert raw is not None
         vectors[group] = np.frombuffer(raw, "<f4").reshape(reply.n, reply.dims)
     return vectors
+
+
+async def _rerank(worker: Worker, model: RegisteredModel, loaded: Loaded, rows: Sequence[Sequence[int]]) -> Numbers:
+    scores = np.empty(len(rows), np.float32)
+    numbers = count(1)
+    for group in group_rows([len(row) for row in rows], DEFAULT_POLICY, loaded.buckets):
+        message = RerankSequences(
+            req_id=f"rerank-{next(numbers)}",
+            model_ref=loaded.model_ref,
+            sequences=[{"n_tokens": len(rows[index])} for index in group],
+        )
+        _, raw = await worker.request(message, _joined(rows, group), operation="rerank")
+        assert raw is not None
+        scores[group] = np.frombuffer(raw, "<f4")
+    return scores
+
+
+def _joined(rows: Sequence[Sequence[int]], group: Sequence[int]) -> bytes:
+    return array("i", [token for index in group for token in rows[index]]).tobytes()

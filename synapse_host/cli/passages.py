@@ -54,7 +54,7 @@ def read_passages(paths: Iterable[Path], on_skipped: Callable[[UnreadableFile], 
     for path in paths:
         for file in _files(path):
             try:
-                text = _text_of(file)
+                text = text_of(file)
             except UnreadableFile as problem:
                 if file == path:
                     raise
@@ -108,7 +108,8 @@ def _files(path: Path) -> list[Path]:
     )
 
 
-def _text_of(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """The text of one file; raises ``UnreadableFile``."""
     try:
         return file.read_text("utf-8")
     except OSError as problem:

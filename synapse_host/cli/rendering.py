@@ -9,6 +9,7 @@ from typing import Any
 from synapse_host.cli.output import print_table, print_text
 from synapse_host.cli.passages import Match
 from synapse_host.client.replies import EmbedReply
+from synapse_host.client.rerank_reply import RerankReply
 
 #: Digits of a fingerprint a terminal shows; a pipe gets all 64.
 _SHORT_DIGEST = 16
@@ -57,7 +58,7 @@ def show_models(answer: Mapping[str, Any]) -> None:
 
 def show_probe(status: Mapping[str, Any]) -> None:
     """A row per probed model: how well it agrees with the reference, and how fast it is."""
-    columns = ("model", "certified", "mean cosine", "min cosine", "tokens/s", "reason")
+    columns = ("model", "certified", "mean cosine", "min cosine", "pearson", "tokens/s", "reason")
     print_table("Probe", columns, [_probe_row(lane) for lane in status["lanes"]])
 
 
@@ -119,6 +120,24 @@ def show_vectors(texts: Sequence[str], reply: EmbedReply) -> None:
     )
 
 
+def show_scores(names: Sequence[str], documents: Sequence[str], reply: RerankReply) -> None:
+    """A row per document, best first."""
+    print_table(
+        f"{reply.score_kind} scores, fingerprint {_digest(reply.fingerprint)}",
+        ("score", "document", "tokens", "cut", "text"),
+        [
+            (
+                f"{reply.scores[place]:.4f}",
+                names[place],
+                reply.real_token_counts[place],
+                _yes_no(reply.truncations[place].truncated),
+                documents[place][:_SHORT_TEXT],
+            )
+            for place in reply.order()
+        ],
+    )
+
+
 def show_matches(matches: Sequence[Match]) -> None:
     """Each match as a line ``score file:line`` and its text; one the model read in part says so."""
     for match in matches:
@@ -156,6 +175,29 @@ def vectors_as_json(reply: EmbedReply) -> dict[str, Any]:
     }
 
 
+def scores_as_json(names: Sequence[str], reply: RerankReply) -> dict[str, Any]:
+    """The raw scores, one object per document in the order given."""
+    return {
+        "fingerprint": reply.fingerprint,
+        "table_epoch": reply.table_epoch,
+        "module_generation": reply.module_generation,
+        "provenance": dict(reply.provenance),
+        "score_kind": reply.score_kind,
+        "scores": [
+            {
+                "document": name,
+                "score": score,
+                "tokens": count,
+                "submitted_tokens": cut.submitted_tokens,
+                "truncated": cut.truncated,
+            }
+            for name, score, count, cut in zip(
+                names, reply.scores, reply.real_token_counts, reply.truncations, strict=True
+            )
+        ],
+    }
+
+
 def matches_as_json(fingerprint: str, matches: Sequence[Match]) -> dict[str, Any]:
     """The matches of a search, best first."""
     return {
@@ -174,12 +216,14 @@ def matches_as_json(fingerprint: str, matches: Sequence[Match]) -> dict[str, Any
 
 
 def _probe_row(lane: Mapping[str, Any]) -> tuple[object, ...]:
-    texts = ((lane["certification"] or {}).get("evidence") or {}).get("texts") or {}
+    evidence = (lane["certification"] or {}).get("evidence") or {}
+    texts, pairs = evidence.get("texts") or {}, evidence.get("pairs") or {}
     return (
         lane["model_id"],
         _yes_no(lane["certified"]),
         _rounded(texts.get("mean_cosine"), 7),
         _rounded(texts.get("min_cosine"), 7),
+        _rounded(pairs.get("pearson"), 7),
         _rounded(_speed(lane).get("throughput_tok_s"), 0),
         lane["blocking_reason"],
     )

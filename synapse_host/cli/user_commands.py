@@ -95,6 +95,7 @@ def load(
     path: Annotated[Path, typer.Argument(help="Directory with model.safetensors, tokenizer.json and config.json.")],
     engine: Annotated[str, typer.Option("--engine", "-e", help="Backend id or engine name.")] = "cpu",
     model_id: Annotated[str | None, typer.Option("--id", help="Name for the model.")] = None,
+    task: Annotated[str, typer.Option(help="embed or rerank.")] = "embed",
     pooling: Annotated[str, typer.Option(help="mean, cls or last.")] = "mean",
     normalize: Annotated[bool, typer.Option(help="Scale vectors to unit length.")] = True,
     max_tokens: Annotated[int | None, typer.Option(help="Token limit of a text.")] = None,
@@ -107,6 +108,7 @@ def load(
         "source": "file",
         "path": str(path.resolve()),
         "engine": engine,
+        "task": task,
         "pooling": pooling,
         "normalize": normalize,
     }
@@ -171,6 +173,34 @@ def embed(
         print_json(rendering.vectors_as_json(reply))
     else:
         rendering.show_vectors(given, reply)
+
+
+@app.command()
+def rerank(
+    model: Annotated[str, typer.Argument(help="Model id or fingerprint.")],
+    query: Annotated[str, typer.Argument(help="What the documents are scored against.")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Documents, one a file; without any, lines of standard input.")
+    ] = None,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Score documents against a query and show them, best first."""
+    from synapse_host.cli.passages import UnreadableFile, text_of
+
+    try:
+        documents = [text_of(file) for file in files] if files else _lines_of_input()
+    except UnreadableFile as problem:
+        fail(Exit.USAGE, str(problem))
+    if not documents:
+        fail(Exit.USAGE, "no document given; name files or pipe lines into standard input")
+    names = [str(file) for file in files] if files else [str(line) for line in range(1, len(documents) + 1)]
+    with failures_explained(), Client.connect(socket) as client:
+        reply = client.rerank(model, query, documents, retries=RETRIES)
+    if as_json:
+        print_json(rendering.scores_as_json(names, reply))
+    else:
+        rendering.show_scores(names, documents, reply)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from synapse_host.client.calls import Calls, Item, OnStatus, Status
 from synapse_host.client.exchange import Exchange, HostFacts, Received
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
 from synapse_host.client.replies import EmbedReply
+from synapse_host.client.rerank_reply import RerankReply
 from synapse_host.client.transport import HELLO_DEADLINE_S, read_size, unreachable
 from synapse_host.settings import resolve_paths
 
@@ -209,6 +210,19 @@ class Client:
                 model, texts, on_progress=on_progress, concurrency=concurrency, retries=retries, **constraints
             )
         )
+
+    def rerank(
+        self,
+        model: str | None,
+        query: str,
+        documents: Sequence[str],
+        *,
+        flow_id: str | None = None,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> RerankReply:
+        """Score documents against a query."""
+        return self._run(self._calls.rerank(model, query, documents, flow_id=flow_id, retries=retries, **constraints))
 
     def model_load(self, **params: Any) -> Status:
         """Start loading a model."""

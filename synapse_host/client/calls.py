@@ -15,6 +15,7 @@ from synapse_host.client.exchange import Received, error_from
 from synapse_host.client.faults import ReplyMismatch
 from synapse_host.client.params import batch_params, given, with_model
 from synapse_host.client.replies import EmbedReply, merge_replies, payload_with_vectors, read_embed_reply
+from synapse_host.client.rerank_reply import RerankReply, read_rerank_reply
 from synapse_host.client.transport import Transport, may_retry
 from synapse_host.errors import SynapseError
 
@@ -106,6 +107,30 @@ class Calls:
         finally:
             work.abandon()
         return merge_replies(parts, [str(place) for place in range(len(texts))])
+
+    async def rerank(
+        self,
+        model: str | None,
+        query: str,
+        documents: Sequence[str],
+        *,
+        flow_id: str | None = None,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> RerankReply:
+        """Score ``documents`` against ``query`` in one request; scores are raw and in the order of ``documents``.
+
+        Raises:
+            ValueError: ``documents`` is empty.
+            TypeError: it is one string.
+
+        """
+        if isinstance(documents, str):
+            raise TypeError("rerank got one string and would score its characters; pass a list of documents")
+        if not documents:
+            raise ValueError("rerank got no documents; give at least one")
+        params = {"query": query, "candidates": list(documents), **with_model(model, constraints)}
+        return read_rerank_reply(await self._ask("rerank.score", params, flow_id, retries), len(documents))
 
     async def model_load(self, **params: Any) -> Status:
         """Start loading a model; the reply names the ``job_id`` for ``wait_for_load``."""

@@ -81,7 +81,7 @@ def read_embed_reply(method: str, received: Received, ids: Sequence[str], texts:
             provenance=payload["provenance"],
             equivalent_to=tuple(payload["equivalent_to"]),
             real_token_counts=tuple(payload["real_token_counts"][place] for place in order),
-            truncations=tuple(_truncation(payload["truncation_disclosures"][place]) for place in order),
+            truncations=tuple(truncation_of(payload["truncation_disclosures"][place]) for place in order),
             content_sha256=tuple(item["content_sha256"] for item in items),
             submitted_sha256=tuple(item["submitted_sha256"] for item in items),
         )
@@ -163,7 +163,8 @@ def _check_digests(method: str, items: Sequence[Mapping[str, Any]], texts: Seque
             )
 
 
-def _truncation(told: Mapping[str, Any]) -> Truncation:
+def truncation_of(told: Mapping[str, Any]) -> Truncation:
+    """One disclosure, typed."""
     return Truncation(told["submitted_tokens"], told["effective_tokens"], told["truncated"])
 
 

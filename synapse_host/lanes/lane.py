@@ -7,7 +7,7 @@ computes is said by ``model.fingerprint``; nothing here may change that.
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import count
@@ -28,13 +28,17 @@ from synapse_host.lanes.worker_errors import embed_error
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
-from synapse_host.worker_protocol.messages import EmbedBatchRequest, VectorsHeader
+from synapse_host.tokenization.pairs import PairTokenizer
+from synapse_host.worker_protocol.messages import EmbedBatchRequest, Message, RerankSequences, Scores, VectorsHeader
 
 __all__ = ["Lane", "LaneRuntime"]
 
 #: Longest wait of a request that finds its lane loading (wire contract section 2, model_loading).
 LOAD_WAIT_MS = 5000
 FLOAT_BYTES = 4
+
+#: Makes the message for the token rows of one group.
+_Request = Callable[[Serving, Sequence[Sequence[int]]], Message]
 
 
 class Lane:
@@ -80,7 +84,16 @@ class Lane:
     @property
     def tokenizer(self) -> ModelTokenizer:
         """The tokenizer of a ready lane."""
-        return self._require_serving().tokenizer
+        tokenizer = self._require_serving().tokenizer
+        assert isinstance(tokenizer, ModelTokenizer), f"{self.model.model_id} is for {self.model.task}"
+        return tokenizer
+
+    @property
+    def pairs(self) -> PairTokenizer:
+        """What composes the pairs of a ready lane that reranks."""
+        tokenizer = self._require_serving().tokenizer
+        assert isinstance(tokenizer, PairTokenizer), f"{self.model.model_id} is for {self.model.task}"
+        return tokenizer
 
     @property
     def health(self) -> LaneHealth:
@@ -171,44 +184,68 @@ class Lane:
 
         """
         serving = self._require_serving()
+        width = serving.dims * FLOAT_BYTES
+        return serving.dims, await self._grouped(serving, self._embed_request, rows, item_ids, width)
+
+    async def rerank(self, sequences: Sequence[Sequence[int]], item_ids: Sequence[str]) -> bytes:
+        """Raw scores of composed ``sequences`` as little-endian float32 in the order given.
+
+        Raises:
+            EngineCrashed: the worker died, broke its protocol, or computed something that is no number.
+
+        """
+        return await self._grouped(self._require_serving(), self._rerank_request, sequences, item_ids, FLOAT_BYTES)
+
+    async def _grouped(
+        self, serving: Serving, request: _Request, rows: Sequence[Sequence[int]], item_ids: Sequence[str], width: int
+    ) -> bytes:
+        """``width`` bytes of answer for each row, in the order given."""
         groups = group_rows([len(row) for row in rows], self.model.batch, serving.buckets)
         # Written out before any of them has its turn: a worker then waits for the sending alone.
         try:
-            exchanges = [self._exchange(serving, rows, group) for group in groups]
+            exchanges = [self._exchange(serving, request, [rows[index] for index in group]) for group in groups]
         except Exception as fault:
             raise host_fault("a group of rows", fault) from fault
         if len(groups) == 1 and len(rows) == 1:
-            return serving.dims, await self._computed(serving, exchanges[0], item_ids)
-        width = serving.dims * FLOAT_BYTES
+            return await self._computed(serving, exchanges[0], item_ids)
         out = bytearray(len(rows) * width)
         for group, exchange in zip(groups, exchanges, strict=True):
             raw = await self._computed(serving, exchange, [item_ids[index] for index in group])
             for position, index in enumerate(group):
                 out[index * width : (index + 1) * width] = raw[position * width : (position + 1) * width]
-        return serving.dims, bytes(out)
+        return bytes(out)
 
-    def _exchange(self, serving: Serving, rows: Sequence[Sequence[int]], group: Sequence[int]) -> Exchange:
+    def _embed_request(self, serving: Serving, rows: Sequence[Sequence[int]]) -> Message:
         # The worker is told positions, not the caller's ids: a long id cannot make a frame too large.
-        ids = array("i")
-        for index in group:
-            ids.extend(rows[index])
-        message = EmbedBatchRequest(
+        return EmbedBatchRequest(
             req_id=f"embed-{next(self._numbers)}",
             model_ref=serving.model_ref,
             pooling=self.model.pooling,
             normalize=self.model.normalize,
-            items=[{"id": str(position), "n_tokens": len(rows[index])} for position, index in enumerate(group)],
+            items=[{"id": str(position), "n_tokens": len(row)} for position, row in enumerate(rows)],
         )
 
+    def _rerank_request(self, serving: Serving, rows: Sequence[Sequence[int]]) -> Message:
+        return RerankSequences(
+            req_id=f"rerank-{next(self._numbers)}",
+            model_ref=serving.model_ref,
+            sequences=[{"n_tokens": len(row)} for row in rows],
+        )
+
+    def _exchange(self, serving: Serving, request: _Request, rows: Sequence[Sequence[int]]) -> Exchange:
+        ids = array("i")
+        for row in rows:
+            ids.extend(row)
+
         def drained() -> None:
-            self._account(serving, exchange)
+            self._account(serving, exchange, len(rows))
             self.turns.end()
 
-        exchange = serving.worker.exchange(message, ids.tobytes(), drained=drained)
+        exchange = serving.worker.exchange(request(serving, rows), ids.tobytes(), drained=drained)
         return exchange
 
     async def _computed(self, serving: Serving, exchange: Exchange, item_ids: Sequence[str]) -> bytes:
-        """The vectors of one group; cancelling stops the wait, and the work only where it has not begun."""
+        """The numbers of one group; cancelling stops the wait, and the work only where it has not begun."""
         begin = partial(serving.worker.submit, exchange)
         self.turns.ask(begin)
         try:
@@ -221,22 +258,21 @@ class Lane:
             reply, raw = exchange.outcome()
         except WorkerRefusal as refusal:
             raise embed_error(refusal, item_ids) from refusal
-        assert isinstance(reply, VectorsHeader)
+        assert isinstance(reply, VectorsHeader | Scores)
         assert raw is not None
         return raw
 
-    def _account(self, serving: Serving, exchange: Exchange) -> None:
+    def _account(self, serving: Serving, exchange: Exchange, rows: int) -> None:
         """Count what a worker did, whether or not the caller still waits."""
         try:
-            reply, _ = exchange.outcome()
+            exchange.outcome()
         except EngineCrashed:
             self._residency.notice_death(serving.worker)
         except Exception:
             return
         else:
-            assert isinstance(reply, VectorsHeader)
             self.strikes.served()
-            self.rows_computed += reply.n
+            self.rows_computed += rows
 
     def _require_serving(self) -> Serving:
         serving = self._residency.serving

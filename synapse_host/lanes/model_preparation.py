@@ -6,10 +6,11 @@ Runs in a thread: it hashes whole files. Every refusal names the file, the numbe
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from synapse_host.errors import InvalidRequest
-from synapse_host.hookspecs import BackendDescription, DType, Pooling
+from synapse_host.hookspecs import BackendDescription, DType, Pooling, Task
 from synapse_host.identity.numeric_profile import (
     PROFILE_POOLING,
     CertifiedShape,
@@ -31,6 +32,8 @@ from synapse_host.lanes.model_package import (
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.model_files.architectures import Architecture
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
+from synapse_host.tokenization.pair_template import template_of
+from synapse_host.tokenization.pairs import LaneTokenizer, PairTokenizer
 
 #: Token limit of a free-form model that names none (original facts 2.3).
 DEFAULT_MAX_TOKENS = 512
@@ -53,7 +56,7 @@ def prepare_model(
     _check_family(architecture, description)
     max_tokens = _max_tokens(request, architecture)
     tokenizer_bytes, tokenizer = read_verified(files.tokenizer, *request.tokenizer, limit=LARGEST_TOKENIZER)
-    parsed = ModelTokenizer.from_json(tokenizer_bytes, max_tokens=max_tokens, vocab_size=architecture.vocab_size)
+    parsed = _tokenizer(request.task, architecture, tokenizer_bytes, max_tokens)
     model = digest_weights(request, files, outline)
     pooling, normalize = _way_out(request)
     engine = EngineIdentity(
@@ -68,7 +71,9 @@ def prepare_model(
         normalization="l2" if normalize else "none",
         dtype=dtype,
         certified_shape=CertifiedShape(max_context_tokens=max_tokens),
-        prompt_template=_TEMPLATES.get(request.task),
+        prompt_template=parsed.template.to_json()
+        if isinstance(parsed, PairTokenizer)
+        else _TEMPLATES.get(request.task),
         operation=request.task,
         kernel_revision=description.kernel_revision,
     )
@@ -103,7 +108,7 @@ def prepare_model(
     )
 
 
-def read_tokenizer(model: RegisteredModel) -> ModelTokenizer:
+def read_tokenizer(model: RegisteredModel) -> LaneTokenizer:
     """The tokenizer of a registered model, and a look at its config, which the worker reads too.
 
     Raises:
@@ -115,7 +120,17 @@ def read_tokenizer(model: RegisteredModel) -> ModelTokenizer:
         config = Path(model.config_path)
         read_verified(config, config.name, model.config_sha256, limit=LARGEST_CONFIG)
     data, _ = read_verified(tokenizer, tokenizer.name, model.tokenizer_sha256, limit=LARGEST_TOKENIZER)
-    return ModelTokenizer.from_json(data, max_tokens=model.max_tokens, vocab_size=model.vocab_size)
+    limits = {"max_tokens": model.max_tokens, "vocab_size": model.vocab_size}
+    if model.task == "rerank":
+        return PairTokenizer.from_json(data, template=model.pair_template, **limits)
+    return ModelTokenizer.from_json(data, **limits)
+
+
+def _tokenizer(task: Task, architecture: Architecture, data: bytes, max_tokens: int) -> LaneTokenizer:
+    limits = {"max_tokens": max_tokens, "vocab_size": architecture.vocab_size}
+    if task == "rerank":
+        return PairTokenizer.from_json(data, template=template_of(architecture.family), **limits)
+    return ModelTokenizer.from_json(data, **limits)
 
 
 def _check_family(architecture: Architecture, description: BackendDescription) -> None:
@@ -128,8 +143,10 @@ def _check_family(architecture: Architecture, description: BackendDescription) -
 
 
 def _way_out(request: LoadRequest) -> tuple[Pooling, bool]:
-    """How a model's rows leave it; a text that is continued has neither choice, so it moves no identity."""
-    return ("last", False) if request.task == "generate" else (request.pooling, request.normalize)
+    """How a model's rows leave it; a text that is continued and a pair have neither choice, so it moves no identity."""
+    fixed: Mapping[Task, Pooling] = {"generate": "last", "rerank": "cls"}
+    pooling = fixed.get(request.task)
+    return (request.pooling, request.normalize) if pooling is None else (pooling, False)
 
 
 def _max_tokens(request: LoadRequest, architecture: Architecture) -> int:

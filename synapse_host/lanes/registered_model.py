@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.numeric_profile import EngineIdentity
+from synapse_host.tokenization.pair_template import PairTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,15 @@ class RegisteredModel:
     batch: BatchPolicy
     created_ms: int
 
+    @property
+    def pair_template(self) -> PairTemplate:
+        """How a model that reranks wants its pairs; part of the numeric profile."""
+        return PairTemplate.from_json(json.loads(self.numeric_profile_json)["prompt_template"])
+
     def runtime_config(self, *, threads: int) -> dict[str, str]:
         """The string pairs of LOAD (reference page of the worker protocol)."""
         config = {"config_path": self.config_path, "config_digest": self.config_sha256} if self.config_path else {}
-        return {
+        pairs = {
             **config,
             "family": self.family,
             "dtype": self.dtype,
@@ -57,3 +64,7 @@ class RegisteredModel:
             "operation": self.task,
             "threads": str(threads),
         }
+        separator = self.pair_template.separator if self.task == "rerank" else None
+        if separator is not None:
+            pairs["pair_separator"] = str(separator)
+        return pairs

@@ -25,7 +25,7 @@ from synapse_host.lanes.strikes import FREE_FORM, QuarantinePolicy, Strikes
 from synapse_host.lanes.worker_errors import is_strike, is_strike_fault, load_error
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
-from synapse_host.tokenization.model_tokenizer import ModelTokenizer
+from synapse_host.tokenization.pairs import LaneTokenizer
 from synapse_host.worker_protocol.messages import Load, Loaded, Unload
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class LaneRuntime:
     """What the host lends a lane: how to start its worker, its device's turns and the task group it lives in."""
 
     start_worker: Callable[[RegisteredModel], Awaitable[Worker]]
-    read_tokenizer: Callable[[RegisteredModel], Awaitable[ModelTokenizer]]
+    read_tokenizer: Callable[[RegisteredModel], Awaitable[LaneTokenizer]]
     turns: DeviceTurns
     tasks: TaskGroup
     clock: Callable[[], float]
@@ -77,7 +77,7 @@ class Serving:
     model_ref: str
     dims: int
     buckets: tuple[int, ...] | None
-    tokenizer: ModelTokenizer
+    tokenizer: LaneTokenizer
 
 
 class Residency:

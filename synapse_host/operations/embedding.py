@@ -14,19 +14,15 @@ from pydantic import Field, StrictStr
 from synapse_host.admission.admission import request_bytes
 from synapse_host.admission.gate import Budget, Gate
 from synapse_host.certification.ledger import CertificationLedger
-from synapse_host.errors import DeadlineExceeded, InvalidRequest
+from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.resolution import resolve_lane
 from synapse_host.operations.constraints import BudgetRule, Constraints, Name, Params
 from synapse_host.operations.envelope import inference_envelope
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
+from synapse_host.operations.serving import INLINE_TOKENIZING_CHARS, refuse_longest, serving_lane, within_deadline
 from synapse_host.time_limits import TimeLimits
 from synapse_host.tokenization.model_tokenizer import EncodedText
-
-#: Texts longer than this many characters together are tokenised off the event loop: at 1.5 M tokens/s they would
-#: hold it for more than a millisecond.
-INLINE_TOKENIZING_CHARS = 4096
 
 
 class EmbedQueryParams(Constraints):
@@ -97,31 +93,14 @@ class EmbeddingService:
     async def _embed(
         self, constraints: Constraints, model: str | None, ids: list[str], texts: list[str], context: RequestContext
     ) -> Reply:
-        self._refuse_longest(ids, texts)
+        refuse_longest(ids, texts, self.limits.max_text_chars)
         budget = self.budgets.of(constraints, context)
-        lane = resolve_lane(
-            self.lanes,
-            task="embed",
-            model=model,
-            required_fingerprint=constraints.fingerprint,
-            required_epoch=constraints.required_epoch,
-            table_epoch=self.table_epoch,
+        lane = serving_lane(
+            self.lanes, self.ledger, task="embed", model=model, constraints=constraints, table_epoch=self.table_epoch
         )
-        lane.refuse_quarantined()
-        self.ledger.require_certified(lane.model)
         with lane.lease():
             await lane.ensure_ready(budget)
             return await self._admitted(lane, ids, texts, budget)
-
-    def _refuse_longest(self, ids: list[str], texts: list[str]) -> None:
-        """A text is tokenised whole to be counted, which takes some 250 bytes of memory a character."""
-        limit = self.limits.max_text_chars
-        for item, text in zip(ids, texts, strict=True):
-            if len(text) > limit:
-                raise InvalidRequest(
-                    f"item {item!r} has {len(text)} characters and a text may have {limit}; split it",
-                    details={"item_id": item, "characters": len(text), "max_text_chars": limit},
-                )
 
     async def _admitted(self, lane: Lane, ids: list[str], texts: list[str], budget: Budget) -> Reply:
         turns = lane.turns
@@ -131,19 +110,9 @@ class EmbeddingService:
             total = sum(row.effective_tokens for row in rows)
             if len(rows) > 1 and total > self.limits.max_tokens:
                 raise _too_large("tokens", total, self.limits.max_tokens)
-            dims, data = await self._within(budget, lane, rows, ids)
+            compute = partial(lane.embed, [row.ids for row in rows], ids)
+            dims, data = await within_deadline(self.deadlines, self.budgets.clock, budget, lane, compute)
         return self._reply(lane, ids, rows, dims, data)
-
-    async def _within(self, budget: Budget, lane: Lane, rows: list[EncodedText], ids: list[str]) -> tuple[int, bytes]:
-        remaining = budget.remaining_ms(self.budgets.clock())
-        try:
-            with self.deadlines.limit(max(remaining, 0.0) / 1000):
-                return await lane.embed([row.ids for row in rows], ids)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} answered; "
-                "raise deadline_ms"
-            ) from None
 
     def _reply(self, lane: Lane, ids: Sequence[str], rows: Sequence[EncodedText], dims: int, data: bytes) -> Reply:
         payload = inference_envelope(

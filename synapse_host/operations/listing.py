@@ -62,7 +62,7 @@ class ListingService:
         optional = {
             "recommended_batch": {"rows": model.batch.rows, "token_budget": model.batch.token_budget},
             "bucket_ladder": list(lane.buckets) if lane.buckets else None,
-            "dims": lane.dims,
+            "dims": lane.dims or None,
             "warm_load_cost_hint_ms": performance.cold_load_ms if performance else lane.cold_load_ms,
         }
         row.update({name: value for name, value in optional.items() if value is not None})

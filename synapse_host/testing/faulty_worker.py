@@ -102,6 +102,27 @@ class PerturbedLayer(_SpoiledOps):
         return handle * 1.01 if name == "encoder.layer.1.output.dense.weight" else handle
 
 
+class IgnoredKinds(_SpoiledOps):
+    """The two texts of a pair taken for one."""
+
+    def embedding(self, ids: Any, table: Any) -> Any:
+        if _rows(table) == 2:
+            return self._ops.table_row(table, 0)
+        return self._ops.embedding(ids, table)
+
+
+class LinearPooler(_SpoiledOps):
+    """No tanh in the head of a reranker."""
+
+    def linear(self, x: Any, w: Any, b: Any = None, act: Any = None) -> Any:
+        return self._ops.linear(x, w, b, None if act == "tanh" else act)
+
+
+def _rows(table: Any) -> int:
+    """Rows of a weight, be it an array or a node of an OpenVINO graph."""
+    return int(table.shape[0]) if hasattr(table, "dtype") else int(table.get_partial_shape()[0].get_length())
+
+
 FAULTS: dict[str, Callable[[Any], _SpoiledOps]] = {
     "swapped_pooling": SwappedPooling,
     "dropped_mask": DroppedMask,
@@ -112,6 +133,11 @@ FAULTS: dict[str, Callable[[Any], _SpoiledOps]] = {
     "f16_overflow": F16Overflow,
     "perturbed_layer": PerturbedLayer,
 }
+#: Faults that a reranker alone has.
+RERANK_FAULTS: dict[str, Callable[[Any], _SpoiledOps]] = {
+    "ignored_kinds": IgnoredKinds,
+    "linear_pooler": LinearPooler,
+}
 #: Faults whose operations need array handles; the others spoil a recording backend as well.
 EAGER_ONLY = frozenset({"f16_overflow", "perturbed_layer"})
 
@@ -120,7 +146,7 @@ def plant(fault: str) -> None:
     """Make every owned engine of this process compute with ``fault``; raises ``KeyError`` for an unknown one."""
     from synapse_host.owned_engine.engine import OwnedEngine
 
-    spoil = FAULTS[fault]
+    spoil = {**FAULTS, **RERANK_FAULTS}[fault]
     build_soundly = OwnedEngine._build
 
     def build_spoiled(self: OwnedEngine, *parts: Any) -> Any:

@@ -83,8 +83,10 @@ class PairTokenizer:
         tokenizer.encode_special_tokens = True
         return cls(tokenizer, frame, template, max_tokens, digest)
 
-    def compose(self, query: str, documents: Sequence[str]) -> list[ComposedPair]:
+    def compose(self, query: str, documents: Sequence[str], *, limit: int | None = None) -> list[ComposedPair]:
         """One sequence for each document, in order; every text is legal, the empty one included.
+
+        A sequence has at most ``limit`` tokens, by default ``max_tokens``.
 
         Raises:
             InvalidRequest: the query alone leaves no room for a document (details ``query_tokens`` and ``max_tokens``),
@@ -95,28 +97,28 @@ class PairTokenizer:
         for place, document in enumerate(documents):
             _check_text(f"candidate {place}", str(place), document)
         if self.template.layout == "pair":
-            return self._pairs(query, documents)
-        return self._chats(query, documents)
+            return self._pairs(query, documents, limit or self.max_tokens)
+        return self._chats(query, documents, limit or self.max_tokens)
 
-    def _pairs(self, query: str, documents: Sequence[str]) -> list[ComposedPair]:
+    def _pairs(self, query: str, documents: Sequence[str], limit: int) -> list[ComposedPair]:
         asked, *given = self._encoded([query, *documents])
-        self._require_room(len(asked))
+        self._require_room(len(asked), limit)
         frame = self._frame
         front = [*frame.before, *asked, *frame.between]
-        return [self._joined(front, document) for document in given]
+        return [self._joined(front, document, limit) for document in given]
 
-    def _chats(self, query: str, documents: Sequence[str]) -> list[ComposedPair]:
+    def _chats(self, query: str, documents: Sequence[str], limit: int) -> list[ComposedPair]:
         head = self.template.head(query)
         (bare,) = self._encoded([head])
-        self._require_room(len(bare))
+        self._require_room(len(bare), limit)
         bodies = self._encoded([head + document for document in documents])
-        return [self._joined(self._frame.before, body) for body in bodies]
+        return [self._joined(self._frame.before, body, limit) for body in bodies]
 
-    def _joined(self, front: list[int], document: list[int]) -> ComposedPair:
+    def _joined(self, front: list[int], document: list[int], limit: int) -> ComposedPair:
         """``document`` after ``front``, cut at its end; for a chat it begins with the query, which is never reached."""
         after = self._frame.after
         total = len(front) + len(document) + len(after)
-        kept = document[: self.max_tokens - len(front) - len(after)]
+        kept = document[: limit - len(front) - len(after)]
         ids = [*front, *kept, *after]
         return ComposedPair(ids, total, len(ids), len(ids) < total)
 
@@ -124,13 +126,13 @@ class PairTokenizer:
         with library_faults("could not encode these texts"):
             return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def _require_room(self, query_tokens: int) -> None:
+    def _require_room(self, query_tokens: int, limit: int) -> None:
         needed = query_tokens + len(self._frame)
-        if needed >= self.max_tokens:
+        if needed >= limit:
             raise InvalidRequest(
-                f"the query takes {needed} of the {self.max_tokens} tokens of a sequence and leaves none for a "
-                "candidate; shorten it",
-                details={"query_tokens": needed, "max_tokens": self.max_tokens},
+                f"the query takes {needed} of the {limit} tokens of a sequence and leaves none for a candidate; "
+                "shorten it",
+                details={"query_tokens": needed, "max_tokens": limit},
             )
 
 

@@ -12,12 +12,15 @@ import pytest
 from synapse_host.testing.documented_pages import PageRun
 from synapse_host.testing.running_host import RunningHost, load_model
 from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.tiny_rerankers import TinyBertReranker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text("utf-8")
 #: Objects whose keys are data, or are described elsewhere.
 OPEN = {"build_flags", "evidence", "error"}
 #: Certified in a moment.
 TINY = TinyBert(seed=6, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=64)
+
+RANKER = TinyBertReranker(seed=41, hidden=48, layers=2, heads=4, intermediate=96, vocab=120, positions=130)
 
 
 def sections() -> dict[str, str]:
@@ -31,6 +34,7 @@ def text_for(method: str) -> str:
     found = sections()
     refers = {
         "embed.query": ["The inference envelope"],
+        "rerank.score": ["The inference envelope"],
         "embed.batch": ["The inference envelope", "embed.query"],
         "model.status": ["model.load"],
         "model.unload": ["model.status"],
@@ -58,8 +62,10 @@ def answers(
     """One answer of each method, from a host that holds a certified model."""
     assert tutorial.status == 0, tutorial.output
     write_model(directory := tmp_path_factory.mktemp("tiny"), TINY, "f32")
+    write_model(ranker := tmp_path_factory.mktemp("ranker"), RANKER, "f32")
     with documented_host.client() as client:
         load_model(client, directory, engine="cpu", model_id="tiny", certify=False)
+        load_model(client, ranker, engine="cpu", model_id="ranker", task="rerank", dtype="f32")
         probe = client.probe_start(["tiny"])
         return {
             "models.list": client.models_list(),
@@ -69,6 +75,7 @@ def answers(
             "admission.status": client.call("admission.status"),
             "embed.query": client.call("embed.query", {"model": "minilm", "text": "a"}),
             "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
+            "rerank.score": client.call("rerank.score", {"model": "ranker", "query": "a", "candidates": ["b"]}),
             "model.status": client.model_status(model_id="minilm"),
             "model.unload": client.model_unload("minilm"),
             "model.load": client.model_load(source="file", path="/nonexistent", engine="cpu"),
