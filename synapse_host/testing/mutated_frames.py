@@ -79,7 +79,8 @@ class FrameMaker:
     def chunks(self, data: bytes, most: int = 8) -> list[bytes]:
         """``data`` cut at random places, as a socket delivers it."""
         cuts = sorted(self.draw.randrange(len(data) + 1) for _ in range(self.draw.randint(0, most)))
-        return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        ends = zip([0, *cuts], [*cuts, len(data)], strict=True)
+        return [data[start:end] for start, end in ends if end > start]
 
     def pick(self, kinds: Sequence[type[Message]]) -> type[Message]:
         """One of ``kinds``."""
