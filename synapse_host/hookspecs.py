@@ -108,7 +108,8 @@ class LoadSpec:
 
     ``artifact_path`` names the verified weight file; ``artifact_fd`` is the descriptor whose bytes were hashed: read
     that one, never the path again. ``config`` is the model's parsed config.json. ``runtime_config`` carries the
-    protocol's string pairs, ``dtype``, ``threads`` and ``max_tokens`` among them.
+    protocol's string pairs, ``dtype``, ``threads`` and ``max_tokens`` among them. ``shards`` are the weight files of a
+    checkpoint in several, whose index the artifact then is: descriptors by file name, open until the hook returns.
     """
 
     artifact_path: str
@@ -120,6 +121,7 @@ class LoadSpec:
     dtype: DType
     max_tokens: int
     runtime_config: Mapping[str, str] = field(default_factory=dict)
+    shards: Mapping[str, int] = field(default_factory=dict)
 
 
 class LoadedModel(Protocol):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from synapse_host.hookspecs import DType, LoadSpec, PluginError, Pooling, Progress, Task
+from synapse_host.model_files.shard_index import MAX_INDEX_BYTES, read_shard_index
 from synapse_host.owned_engine.decoder import DecodingBackend, OwnedDecoder
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.executables import GraphBackend
@@ -79,7 +80,11 @@ def loads_decoder(spec: LoadSpec) -> bool:
 
 
 def _weights(spec: LoadSpec) -> CheckpointWeights:
-    return CheckpointWeights.open(spec.artifact_fd, os.fstat(spec.artifact_fd).st_size)
+    size = os.fstat(spec.artifact_fd).st_size
+    if not spec.shards:
+        return CheckpointWeights.open(spec.artifact_fd, size)
+    index = read_shard_index(os.pread(spec.artifact_fd, min(size, MAX_INDEX_BYTES + 1), 0))
+    return CheckpointWeights.open_sharded(index, spec.shards)
 
 
 @contextmanager

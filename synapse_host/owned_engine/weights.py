@@ -1,4 +1,4 @@
-"""The tensors of one checkpoint, taken from the descriptor whose bytes were verified.
+"""The tensors of one checkpoint, taken from the descriptors whose bytes were verified.
 
 The bytes are read once into memory of our own. A mapping of the file would follow whoever writes into it: numbers would
 move under their fingerprint, and a file cut short would kill the process. Nothing is converted until a tensor is asked
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synapse_host.model_files.safetensors_header import TensorEntry, read_safetensors_header
+from synapse_host.model_files.shard_index import ShardIndex
 from synapse_host.ops.weight_source import check_weight_shape
 
 #: Prefixes under which publishers store the same encoder; one of them is stripped, once.
@@ -69,11 +70,11 @@ class StoredTensor:
 
 
 class CheckpointWeights:
-    """Every tensor of a safetensors file, by name without its publisher's prefix."""
+    """Every tensor of one safetensors file or several, by name without its publisher's prefix."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], memory: mmap.mmap | None = None) -> None:
+    def __init__(self, tensors: Mapping[str, StoredTensor], memories: Sequence[mmap.mmap] = ()) -> None:
         self._tensors = dict(tensors)
-        self._memory = memory
+        self._memories = tuple(memories)
 
     @classmethod
     def open(cls, fd: int, size: int) -> CheckpointWeights:
@@ -84,11 +85,21 @@ class CheckpointWeights:
             OSError: the descriptor cannot be read.
 
         """
-        header = read_safetensors_header(fd, size)
-        # Anonymous and page-aligned; writable, because compilers take constants only from writable memory.
-        memory = mmap.mmap(-1, size)
-        _fill(memory, fd)
-        return cls(_stored(header, memoryview(memory)), memory)
+        tensors: dict[str, StoredTensor] = {}
+        return cls(tensors, [_read_into(tensors, read_safetensors_header(fd, size), fd, size)])
+
+    @classmethod
+    def open_sharded(cls, index: ShardIndex, descriptors: Mapping[str, int]) -> CheckpointWeights:
+        """Read every file of ``index`` from ``descriptors``, by file name; they may be closed afterwards.
+
+        Raises:
+            ValueError: a descriptor is missing, a header lies, a file does not hold what the index says, or two tensors
+                share a name; the message names the file.
+            OSError: a descriptor cannot be read.
+
+        """
+        tensors: dict[str, StoredTensor] = {}
+        return cls(tensors, [_read_shard(tensors, index, file, descriptors.get(file)) for file in index.files])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -117,7 +128,7 @@ class CheckpointWeights:
     def close(self) -> None:
         """Forget every tensor; the memory stays until the last array over it is gone."""
         self._tensors.clear()
-        self._memory = None
+        self._memories = ()
 
 
 def _fill(memory: mmap.mmap, fd: int) -> None:
@@ -131,14 +142,30 @@ def _fill(memory: mmap.mmap, fd: int) -> None:
         position += len(part)
 
 
-def _stored(header: Mapping[str, TensorEntry], view: memoryview) -> dict[str, StoredTensor]:
-    tensors: dict[str, StoredTensor] = {}
+def _read_shard(tensors: dict[str, StoredTensor], index: ShardIndex, file: str, fd: int | None) -> mmap.mmap:
+    if fd is None:
+        raise ValueError(f"{file} is named by the index and was not given; load it with every file beside it")
+    size = os.fstat(fd).st_size
+    try:
+        header = read_safetensors_header(fd, size)
+        index.check(file, header)
+        return _read_into(tensors, header, fd, size)
+    except ValueError as fault:
+        raise ValueError(f"{file}: {fault}") from fault
+
+
+def _read_into(tensors: dict[str, StoredTensor], header: Mapping[str, TensorEntry], fd: int, size: int) -> mmap.mmap:
+    """Add the tensors of a file to ``tensors``; returns the memory they are views of."""
+    # Anonymous and page-aligned; writable, because compilers take constants only from writable memory.
+    memory = mmap.mmap(-1, size)
+    _fill(memory, fd)
+    view = memoryview(memory)
     for name, entry in header.items():
         short = _without_prefix(name)
         if short in tensors:
             raise ValueError(f"tensors {name!r} and {tensors[short].name!r} are both called {short!r} here")
         tensors[short] = StoredTensor(name, entry.dtype, entry.shape, view[entry.start : entry.end])
-    return tensors
+    return memory
 
 
 def _without_prefix(name: str) -> str:

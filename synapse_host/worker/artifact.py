@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from synapse_host.hookspecs import PluginError
@@ -26,6 +28,40 @@ def open_verified(path: str, digest: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextmanager
+def open_shards(text: str) -> Iterator[dict[str, int]]:
+    """Descriptors by file name of the weight files ``text`` lists, for the length of the block.
+
+    ``text`` is a JSON object of file name to [path, sha256].
+
+    Raises:
+        PluginError: config_invalid when it is none, else as ``open_verified``.
+
+    """
+    with ExitStack() as stack:
+        opened: dict[str, int] = {}
+        for name, path, digest in _listed(text):
+            opened[name] = open_verified(path, digest)
+            stack.callback(os.close, opened[name])
+        yield opened
+
+
+def _listed(text: str) -> list[tuple[str, str, str]]:
+    try:
+        listed = json.loads(text)
+        return [(name, _string(path), _string(digest)) for name, (path, digest) in listed.items()]
+    except (ValueError, TypeError, AttributeError, RecursionError) as fault:
+        raise PluginError(
+            "config_invalid", f"shards {text[:80]!r} is no JSON object of file name to [path, sha256]: {fault}"
+        ) from fault
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no string")
+    return value
 
 
 def read_verified_config(path: str, digest: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from synapse_host.hookspecs import BackendDescription, DType, LoadedModel, LoadSpec, PluginError, Progress
-from synapse_host.worker.artifact import open_verified, read_verified_config
+from synapse_host.worker.artifact import open_shards, open_verified, read_verified_config
 from synapse_host.worker.plugin_seam import Plugin
 from synapse_host.worker_protocol.messages import Load
 
@@ -52,8 +52,9 @@ class ResidentModels:
         config = _config(request.runtime_config)
         descriptor = open_verified(request.artifact_path, request.artifact_digest)
         try:
-            spec = _load_spec(request, config, descriptor)
-            model = self._plugin.hook("synapse_load")(spec=spec, progress=progress)
+            with open_shards(request.runtime_config.get("shards", "{}")) as shards:
+                spec = _load_spec(request, config, descriptor, shards)
+                model = self._plugin.hook("synapse_load")(spec=spec, progress=progress)
             resident = _resident(model, descriptor, _operation(request))
         except BaseException:
             os.close(descriptor)
@@ -112,7 +113,7 @@ def _config(runtime_config: Mapping[str, str]) -> dict[str, Any]:
     return read_verified_config(path, _required(runtime_config, "config_digest"))
 
 
-def _load_spec(request: Load, config: dict[str, Any], descriptor: int) -> LoadSpec:
+def _load_spec(request: Load, config: dict[str, Any], descriptor: int, shards: Mapping[str, int]) -> LoadSpec:
     pairs = request.runtime_config
     return LoadSpec(
         artifact_path=request.artifact_path,
@@ -124,6 +125,7 @@ def _load_spec(request: Load, config: dict[str, Any], descriptor: int) -> LoadSp
         dtype=cast("DType", pairs["dtype"]),
         max_tokens=_positive(pairs, "max_tokens"),
         runtime_config=pairs,
+        shards=shards,
     )
 
 

@@ -74,5 +74,19 @@ def test_segments_give_the_bits_of_one_graph(tmp_path: Path, dtype: DType, monke
         assert digests(model, recorded.rows) == whole
 
 
+@pytest.mark.parametrize("stored", ["f16", "bf16"])
+@pytest.mark.parametrize("name", ["xlm_roberta/two_layers", "modernbert/biased"])
+def test_checkpoints_of_half_precision_are_read_as_they_are(name: str, stored: DType, tmp_path: Path) -> None:
+    recorded = recorded_encoder(FIXTURES, name)
+    write_model(tmp_path, recorded.model, stored)
+    found = []
+    for backend in (reference_plugin, plugin):
+        with loaded_model(backend, tmp_path, dtype="f32", max_tokens=recorded.longest) as model:
+            found.append(embedded(backend, model, recorded.rows, "mean"))
+    assert np.abs(found[1] - found[0]).max() <= END_TO_END["f32"].max_abs_error
+    # Rounded weights, but the same model.
+    assert 1e-5 < np.abs(found[0] - recorded.f32["mean"]).max() < 0.05
+
+
 def digests(model: object, rows: list[np.ndarray], pooling: Pooling = "mean") -> list[str]:
     return [vector_digest(vector) for vector in embedded(plugin, model, rows, pooling)]
