@@ -62,8 +62,6 @@ class Strikes:
     def fault(self) -> None:
         """A crash, protocol fault or hang. One during a cool-down does not make it longer."""
         before = self.count
-        if before >= QUARANTINE_AT and self._until is not None:
-            return
         self._count += 1
         if before < QUARANTINE_AT <= self._count and self._policy.cool_down_s is not None:
             self._until = self._clock() + self._policy.cool_down_s

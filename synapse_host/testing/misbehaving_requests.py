@@ -301,12 +301,17 @@ class WaitsAtGate(Misbehaviour):
 
 
 class Grows(Misbehaviour):
-    """Serves, and says of itself in each PONG that every request of its type has cost it 100 MiB."""
+    """Serves, and says of itself in each PONG that every request of its type has cost it 100 MiB.
+
+    Where there is a ``SYNAPSE_GATE`` it holds its second request as ``wait_at_gate`` does its first.
+    """
 
     asked = 0
 
     def misbehave(self, request: dict[str, Any], raw: bytes) -> None:
         self.asked += 1
+        if self.asked == 2 and "SYNAPSE_GATE" in os.environ:
+            Path(os.environ["SYNAPSE_GATE"]).read_bytes()
         self.behave(request, raw)
 
     def reply(self, request: dict[str, Any], **fields: Any) -> None:

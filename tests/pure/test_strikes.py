@@ -29,7 +29,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.row, self.fell = 0, 0.0
 
     def _cool(self) -> None:
-        if self.policy is CATALOG and self.row >= 2 and self.clock.now - self.fell >= 600:
+        if self.policy is CATALOG and self.row >= 2 and self.clock.now >= self.fell + 600:
             self.row = 0
 
     @rule()

@@ -165,6 +165,26 @@ async def test_a_worker_above_the_limit_is_replaced_once_idle_without_a_strike(t
         assert (stub.lane.health.recycled, stub.lane.health.state) == (1, "ready")
 
 
+async def test_a_worker_that_still_computes_for_a_caller_gone_away_is_not_replaced(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    async with stub_lane(misbehaving_spec(tmp_path, "grows", env=gate.env), recycle_rss_mib=50) as stub:
+        await stub.lane.load()
+        await stub.pulse()
+        with stub.lane.lease(), anyio.CancelScope() as deadline:
+            await stub.lane.embed([ROW], ["0"])
+            await stub.pulse()
+            async with anyio.create_task_group() as callers:
+                callers.start_soon(stub.lane.embed, [ROW], ["0"])
+                await gate.reached()
+                deadline.cancel()
+        assert (stub.lane.state, stub.worker.idle) == (LaneState.READY, False)
+        gate.open()
+        await until(lambda: stub.lane.rows_computed == 2)
+        assert stub.lane.health.recycled == 0
+        stub.lane.refresh_health()
+        await until(lambda: stub.lane.health.recycled == 1)
+
+
 async def test_recycling_neither_adds_nor_clears_a_strike(tmp_path: Path) -> None:
     async with stub_lane(misbehaving_spec(tmp_path, "grows"), recycle_rss_mib=50) as stub:
         await stub.lane.load()
