@@ -37,6 +37,7 @@ from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.stored_models import model_of, row_of
 from synapse_host.operations.constraints import BudgetRule
 from synapse_host.operations.embedding import EmbeddingService, InlineLimits
+from synapse_host.operations.generation import GenerationLimits, GenerationService
 from synapse_host.operations.listing import ListingService
 from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
@@ -150,6 +151,17 @@ class Host:
                 self.ledger,
                 budgets,
                 settings.inline.max_text_chars,
+                generation,
+                self.table_epoch,
+            ),
+            GenerationService(
+                self.lanes,
+                self.gate,
+                self.ledger,
+                budgets,
+                GenerationLimits(
+                    settings.microllm.max_tokens, settings.microllm.grammar_enabled, settings.inline.max_text_chars
+                ),
                 generation,
                 self.table_epoch,
             ),

@@ -79,6 +79,13 @@ class ProbeSettings(_Section):
     decile_overlap: float = Field(0.9, ge=0, le=1, description="Worst-decile rank overlap an embed lane needs.")
 
 
+class MicrollmSettings(_Section):
+    """What one request for generated text may ask for."""
+
+    max_tokens: int = Field(512, ge=1, le=65_536, description="Most tokens one request may ask a model to generate.")
+    grammar_enabled: bool = Field(False, description="Admit grammars where a certified lane obeys them; none does yet.")
+
+
 class LogSettings(_Section):
     """What the host writes to standard error."""
 
@@ -113,6 +120,7 @@ class Settings(_Section):
     server: ServerSettings = Field(default_factory=lambda: ServerSettings())
     worker: WorkerSettings = Field(default_factory=lambda: WorkerSettings())
     probe: ProbeSettings = Field(default_factory=lambda: ProbeSettings())
+    microllm: MicrollmSettings = Field(default_factory=lambda: MicrollmSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
     paths: Paths = Field(exclude=True)
 
@@ -123,6 +131,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "server": ServerSettings,
     "worker": WorkerSettings,
     "probe": ProbeSettings,
+    "microllm": MicrollmSettings,
     "log": LogSettings,
 }
 

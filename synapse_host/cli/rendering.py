@@ -48,7 +48,7 @@ def show_models(answer: Mapping[str, Any]) -> None:
                 row["dtype"],
                 row.get("dims"),
                 row["max_tokens"],
-                _yes_no(row["certified"]),
+                _yes_no(row["certified"]) if "certified" in row else None,
                 _digest(row["fingerprints"][0]),
             )
             for row in answer["models"]

@@ -5,6 +5,7 @@ Commands parse and delegate; heavy modules are imported by the command that need
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -92,10 +93,13 @@ def backends(as_json: Json = False) -> None:
 
 @app.command()
 def load(
-    path: Annotated[Path, typer.Argument(help="Directory with model.safetensors, tokenizer.json and config.json.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="Directory with the model, tokenizer.json and config.json."),
+    ],
     engine: Annotated[str, typer.Option("--engine", "-e", help="Backend id or engine name.")] = "cpu",
     model_id: Annotated[str | None, typer.Option("--id", help="Name for the model.")] = None,
-    task: Annotated[str, typer.Option(help="embed or rerank.")] = "embed",
+    task: Annotated[str, typer.Option(help="embed, rerank or generate.")] = "embed",
     pooling: Annotated[str, typer.Option(help="mean, cls or last.")] = "mean",
     normalize: Annotated[bool, typer.Option(help="Scale vectors to unit length.")] = True,
     max_tokens: Annotated[int | None, typer.Option(help="Token limit of a text.")] = None,
@@ -204,6 +208,27 @@ def rerank(
 
 
 @app.command()
+def generate(
+    model: Annotated[str, typer.Argument(help="Model id or fingerprint.")],
+    prompt: Annotated[str, typer.Argument(help="What the model continues; - reads it from standard input.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 64,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Continue a prompt, greedily."""
+    text = _whole_input() if prompt == "-" else prompt
+    with failures_explained(), Client.connect(socket) as client:
+        reply = client.generate(model, text, max_tokens=max_tokens, retries=RETRIES)
+    if as_json:
+        print_json(dataclasses.asdict(reply))
+        return
+    print_text(reply.text)
+    if reply.truncation.truncated:
+        told = reply.truncation
+        tell(f"of the prompt's {told.submitted_tokens} tokens the model read the first {told.effective_tokens}")
+
+
+@app.command()
 def search(
     question: Annotated[str, typer.Argument(help="What to look for.")],
     paths: Annotated[
@@ -244,8 +269,19 @@ def _lines_of_input() -> list[str]:
         fail(Exit.USAGE, f"standard input is not UTF-8 text ({problem.reason}); convert it")
 
 
+def _whole_input() -> str:
+    if sys.stdin.isatty():
+        tell("reading the prompt; end with Ctrl-D")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as problem:
+        fail(Exit.USAGE, f"standard input is not UTF-8 text ({problem.reason}); convert it")
+
+
 def _is_certified(client: Client, model_id: str) -> bool:
-    return any(row["model_id"] == model_id and row["certified"] for row in client.models_list()["models"])
+    """Whether a model needs no probe any more; one without certification never does."""
+    rows = client.models_list()["models"]
+    return any(row["model_id"] == model_id and row.get("certified", True) for row in rows)
 
 
 def _tell_state(status: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from synapse_host.client.bulk import OnProgress
 from synapse_host.client.calls import Calls, Item, OnStatus, Status
 from synapse_host.client.exchange import Exchange, HostFacts, Received
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
+from synapse_host.client.generate_reply import GenerateReply
 from synapse_host.client.replies import EmbedReply
 from synapse_host.client.rerank_reply import RerankReply
 from synapse_host.client.transport import HELLO_DEADLINE_S, read_size, unreachable
@@ -223,6 +224,24 @@ class Client:
     ) -> RerankReply:
         """Score documents against a query."""
         return self._run(self._calls.rerank(model, query, documents, flow_id=flow_id, retries=retries, **constraints))
+
+    def generate(
+        self,
+        model: str,
+        prompt: str,
+        *,
+        max_tokens: int,
+        grammar: str | None = None,
+        flow_id: str | None = None,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> GenerateReply:
+        """Generate text after a prompt, greedily."""
+        return self._run(
+            self._calls.generate(
+                model, prompt, max_tokens=max_tokens, grammar=grammar, flow_id=flow_id, retries=retries, **constraints
+            )
+        )
 
     def model_load(self, **params: Any) -> Status:
         """Start loading a model."""

@@ -13,6 +13,7 @@ from synapse_host.client.batching import plan_batches
 from synapse_host.client.bulk import BulkRequests, OnProgress
 from synapse_host.client.exchange import Received, error_from
 from synapse_host.client.faults import ReplyMismatch
+from synapse_host.client.generate_reply import GenerateReply, read_generate_reply
 from synapse_host.client.params import batch_params, given, with_model
 from synapse_host.client.replies import EmbedReply, merge_replies, payload_with_vectors, read_embed_reply
 from synapse_host.client.rerank_reply import RerankReply, read_rerank_reply
@@ -131,6 +132,26 @@ class Calls:
             raise ValueError("rerank got no documents; give at least one")
         params = {"query": query, "candidates": list(documents), **with_model(model, constraints)}
         return read_rerank_reply(await self._ask("rerank.score", params, flow_id, retries), len(documents))
+
+    async def generate(
+        self,
+        model: str,
+        prompt: str,
+        *,
+        max_tokens: int,
+        grammar: str | None = None,
+        flow_id: str | None = None,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> GenerateReply:
+        """Generate at most ``max_tokens`` tokens after ``prompt``, greedily. ``grammar`` is refused unless obeyed."""
+        params = {
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            **given(grammar=grammar),
+            **with_model(model, constraints),
+        }
+        return read_generate_reply(await self._ask("microllm.oneshot", params, flow_id, retries))
 
     async def model_load(self, **params: Any) -> Status:
         """Start loading a model; the reply names the ``job_id`` for ``wait_for_load``."""

@@ -26,10 +26,18 @@ from synapse_host.lanes.strikes import Strikes
 from synapse_host.lanes.upkeep import Upkeep
 from synapse_host.lanes.worker_errors import embed_error
 from synapse_host.supervision.exchange import Exchange
-from synapse_host.supervision.refusals import WorkerRefusal
+from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pairs import PairTokenizer
-from synapse_host.worker_protocol.messages import EmbedBatchRequest, Message, RerankSequences, Scores, VectorsHeader
+from synapse_host.worker_protocol.messages import (
+    EmbedBatchRequest,
+    Generate,
+    Message,
+    RerankSequences,
+    Scores,
+    Text,
+    VectorsHeader,
+)
 
 __all__ = ["Lane", "LaneRuntime"]
 
@@ -215,6 +223,27 @@ class Lane:
                 out[index * width : (index + 1) * width] = raw[position * width : (position + 1) * width]
         return bytes(out)
 
+    async def generate(self, prompt: Sequence[int], max_tokens: int) -> Text:
+        """What the model says after the token ids of ``prompt``, at most ``max_tokens`` of it.
+
+        Raises:
+            EngineCrashed: the worker died, broke its protocol, or computed no numbers.
+
+        """
+        serving = self._require_serving()
+
+        def request(serving: Serving, rows: Sequence[Sequence[int]]) -> Message:
+            return Generate(f"generate-{next(self._numbers)}", serving.model_ref, max_tokens)
+
+        exchange = self._exchange(serving, request, [prompt])
+        await self._turn(serving, exchange)
+        try:
+            reply, _ = exchange.outcome()
+        except WorkerRefusal as refusal:
+            raise to_synapse_error(refusal) from refusal
+        assert isinstance(reply, Text)
+        return reply
+
     def _embed_request(self, serving: Serving, rows: Sequence[Sequence[int]]) -> Message:
         # The worker is told positions, not the caller's ids: a long id cannot make a frame too large.
         return EmbedBatchRequest(
@@ -245,7 +274,18 @@ class Lane:
         return exchange
 
     async def _computed(self, serving: Serving, exchange: Exchange, item_ids: Sequence[str]) -> bytes:
-        """The numbers of one group; cancelling stops the wait, and the work only where it has not begun."""
+        """The numbers of one group."""
+        await self._turn(serving, exchange)
+        try:
+            reply, raw = exchange.outcome()
+        except WorkerRefusal as refusal:
+            raise embed_error(refusal, item_ids) from refusal
+        assert isinstance(reply, VectorsHeader | Scores)
+        assert raw is not None
+        return raw
+
+    async def _turn(self, serving: Serving, exchange: Exchange) -> None:
+        """Wait for one exchange; cancelling stops the wait, and the work only where it has not begun."""
         begin = partial(serving.worker.submit, exchange)
         self.turns.ask(begin)
         try:
@@ -254,13 +294,6 @@ class Lane:
             if not self.turns.withdraw(begin):
                 serving.worker.abandon(exchange)
             raise
-        try:
-            reply, raw = exchange.outcome()
-        except WorkerRefusal as refusal:
-            raise embed_error(refusal, item_ids) from refusal
-        assert isinstance(reply, VectorsHeader | Scores)
-        assert raw is not None
-        return raw
 
     def _account(self, serving: Serving, exchange: Exchange, rows: int) -> None:
         """Count what a worker did, whether or not the caller still waits."""

@@ -90,8 +90,8 @@ def prepare_model(
         model_size=model.size,
         tokenizer_path=str(files.tokenizer),
         tokenizer_sha256=tokenizer.sha256,
-        config_path=str(files.config or ""),
-        config_sha256=outline.config.sha256 if outline.config else "",
+        config_path=str(files.config or files.model),
+        config_sha256=(outline.config or model).sha256,
         pooling=pooling,
         normalize=normalize,
         max_tokens=max_tokens,
@@ -116,7 +116,7 @@ def read_tokenizer(model: RegisteredModel) -> LaneTokenizer:
 
     """
     tokenizer = Path(model.tokenizer_path)
-    if model.config_path:
+    if model.has_config:
         config = Path(model.config_path)
         read_verified(config, config.name, model.config_sha256, limit=LARGEST_CONFIG)
     data, _ = read_verified(tokenizer, tokenizer.name, model.tokenizer_sha256, limit=LARGEST_TOKENIZER)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.numeric_profile import EngineIdentity
+from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
 from synapse_host.tokenization.pair_template import PairTemplate
 
 
@@ -14,7 +15,7 @@ from synapse_host.tokenization.pair_template import PairTemplate
 class RegisteredModel:
     """One registered model; everything here is stored and survives a restart.
 
-    ``config_path`` and its digest are empty for a format that carries its own configuration.
+    A format that carries its own configuration has the model file as its config file.
     """
 
     model_id: str
@@ -51,9 +52,19 @@ class RegisteredModel:
         """How a model that reranks wants its pairs; part of the numeric profile."""
         return PairTemplate.from_json(json.loads(self.numeric_profile_json)["prompt_template"])
 
+    @property
+    def has_config(self) -> bool:
+        """Whether there is a config.json."""
+        return self.format != GGUF
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether its class is certified at all: text from an engine that is not owned is not (reading 28)."""
+        return self.task != "generate" or self.manifest_digest is not None
+
     def runtime_config(self, *, threads: int) -> dict[str, str]:
         """The string pairs of LOAD (reference page of the worker protocol)."""
-        config = {"config_path": self.config_path, "config_digest": self.config_sha256} if self.config_path else {}
+        config = {"config_path": self.config_path, "config_digest": self.config_sha256} if self.has_config else {}
         pairs = {
             **config,
             "family": self.family,

@@ -56,10 +56,11 @@ class ListingService:
             "dtype": model.dtype,
             "device_class": model.device_class,
             "rows_computed": lane.rows_computed,
-            "certified": certification is not None and certification.status == "certified",
             "self_check": {"state": "not_applicable"},
         }
+        certified = certification is not None and certification.status == "certified"
         optional = {
+            "certified": certified if model.certifiable else None,
             "recommended_batch": {"rows": model.batch.rows, "token_budget": model.batch.token_budget},
             "bucket_ladder": list(lane.buckets) if lane.buckets else None,
             "dims": lane.dims or None,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, StrictStr
 
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
-from synapse_host.errors import SynapseError
+from synapse_host.errors import InvalidRequest, SynapseError
 from synapse_host.identity.machine_profile import MachineProfile
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
@@ -63,6 +63,7 @@ class ProbingService:
     async def start(self, params: ProbeStartParams, context: RequestContext) -> Reply:
         """Begin probing the named models, one after another."""
         lanes = [self.lanes.get(name) for name in params.models]
+        _refuse_generating(lanes)
 
         async def run(job: ManagementJob) -> None:
             await self._run(job, lanes)
@@ -141,7 +142,7 @@ class ProbingService:
             backend=model.backend,
             numeric_profile_id=model.numeric_profile_id,
             state=str(lane.state),
-            certification_required=True,
+            certification_required=model.certifiable,
             serving_admission=None,
             serving_admission_reason=None,
         )
@@ -149,6 +150,15 @@ class ProbingService:
 
     def _answer(self, payload: dict[str, Any]) -> Reply:
         return Reply({"module_generation": self.module_generation, **payload})
+
+
+def _refuse_generating(lanes: list[Lane]) -> None:
+    for lane in lanes:
+        if lane.model.task == "generate":
+            raise InvalidRequest(
+                f"model {lane.model.model_id!r} generates text, which no probe of this version measures; leave it out",
+                details={"model_id": lane.model.model_id, "task": lane.model.task},
+            )
 
 
 def _outcome(lane: Lane, certification: Certification | None, performance: Performance | None) -> dict[str, Any]:

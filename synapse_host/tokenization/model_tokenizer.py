@@ -68,10 +68,11 @@ class ModelTokenizer:
         _check_frame(frame, max_tokens=max_tokens, vocab_size=vocab_size)
         return cls(tokenizer, frame, max_tokens, digest)
 
-    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
+    def encode(self, texts: Sequence[str], *, keep: int | None = None) -> list[EncodedText]:
         """Each text's tokens, in the order given; every text is legal, the empty one included.
 
-        A text past ``max_tokens`` keeps its first tokens, whatever direction the file asked for. Text that spells an
+        ``keep`` is the most tokens of a text, special ones included, where that is less than ``max_tokens``. A text
+        past the limit keeps its first tokens, whatever direction the file asked for. Text that spells an
         added token of the file, such as ``[SEP]``, becomes that token, as in the library the model was trained with.
         With a tokenizer that adds no special tokens, a text of nothing has no ids.
 
@@ -85,17 +86,31 @@ class ModelTokenizer:
             encodings = self._tokenizer.encode_batch_fast(list(texts))
         with library_faults("could not decode the kept tokens of these texts"):
             return [
-                self._counted(text, data, encoding.ids)
+                self._counted(text, data, encoding.ids, self.max_tokens if keep is None else keep)
                 for text, data, encoding in zip(texts, received, encodings, strict=True)
             ]
 
-    def _counted(self, text: str, data: bytes, ids: list[int]) -> EncodedText:
+    def continuation(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text that tokens ``ids`` add after those of ``before``, special tokens left out.
+
+        Decoded together with them where that is possible: some decoders drop the blank before a first token.
+        """
+        with library_faults("could not decode the generated tokens"):
+            lead: str = self._tokenizer.decode(list(before), skip_special_tokens=True)
+            whole: str = self._tokenizer.decode([*before, *ids], skip_special_tokens=True)
+            if whole.startswith(lead):
+                return whole[len(lead) :]
+            # The prompt ends inside a character that the first generated token completes.
+            alone: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+            return alone
+
+    def _counted(self, text: str, data: bytes, ids: list[int], limit: int) -> EncodedText:
         digest = sha256_hex(data)
         count = len(ids)
-        if count <= self.max_tokens:
+        if count <= limit:
             return EncodedText(ids, count, count, False, digest, digest)
         start = len(self._prefix)
-        content = ids[start : start + self.max_tokens - self.special_tokens]
+        content = ids[start : start + limit - self.special_tokens]
         kept = [*self._prefix, *content, *self._suffix]
         return EncodedText(kept, count, len(kept), True, digest, sha256_hex(self._decoded(content, text)))
 

@@ -11,6 +11,7 @@ import pytest
 
 from synapse_host.testing.documented_pages import PageRun
 from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.tiny_gguf import TinyDecoder, write_tiny_decoder
 from synapse_host.testing.tiny_models import TinyBert, write_model
 from synapse_host.testing.tiny_rerankers import TinyBertReranker
 
@@ -36,6 +37,7 @@ def text_for(method: str) -> str:
         "embed.query": ["The inference envelope"],
         "rerank.score": ["The inference envelope"],
         "embed.batch": ["The inference envelope", "embed.query"],
+        "microllm.oneshot": ["The inference envelope"],
         "model.status": ["model.load"],
         "model.unload": ["model.status"],
         "probe.status": ["probe.report"],
@@ -66,6 +68,8 @@ def answers(
     with documented_host.client() as client:
         load_model(client, directory, engine="cpu", model_id="tiny", certify=False)
         load_model(client, ranker, engine="cpu", model_id="ranker", task="rerank", dtype="f32")
+        write_tiny_decoder(decoder := tmp_path_factory.mktemp("decoder"), TinyDecoder(seed=1))
+        load_model(client, decoder, engine="llama", task="generate", model_id="gen", certify=False)
         probe = client.probe_start(["tiny"])
         return {
             "models.list": client.models_list(),
@@ -76,6 +80,7 @@ def answers(
             "embed.query": client.call("embed.query", {"model": "minilm", "text": "a"}),
             "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
             "rerank.score": client.call("rerank.score", {"model": "ranker", "query": "a", "candidates": ["b"]}),
+            "microllm.oneshot": client.call("microllm.oneshot", {"model": "gen", "prompt": "a", "max_tokens": 2}),
             "model.status": client.model_status(model_id="minilm"),
             "model.unload": client.model_unload("minilm"),
             "model.load": client.model_load(source="file", path="/nonexistent", engine="cpu"),

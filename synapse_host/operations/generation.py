@@ -1,0 +1,200 @@
+"""microllm.oneshot: a prompt in, what a small model says after it out, greedily, with its identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+import anyio.to_thread
+from pydantic import Field, StrictInt, StrictStr
+
+from synapse_host.admission.admission import request_bytes
+from synapse_host.admission.gate import Budget, Gate
+from synapse_host.certification.ledger import CertificationLedger
+from synapse_host.errors import EXCEPTIONS, DeadlineExceeded, InvalidRequest, NotCertified
+from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.resolution import resolve_lane
+from synapse_host.operations.constraints import BudgetRule, Constraints, Name
+from synapse_host.operations.envelope import inference_envelope
+from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.time_limits import TimeLimits
+from synapse_host.tokenization.model_tokenizer import EncodedText
+from synapse_host.worker_protocol.messages import Text
+
+#: Prompts longer than this many characters are tokenised off the event loop, which they would hold for too long.
+INLINE_TOKENIZING_CHARS = 4096
+
+
+class OneshotParams(Constraints):
+    """One prompt; ``model_id`` is another spelling of ``model``."""
+
+    prompt: StrictStr
+    max_tokens: Annotated[StrictInt, Field(ge=1)]
+    model: Name | None = None
+    model_id: Name | None = None
+    grammar: StrictStr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLimits:
+    """The most one request may ask for, and whether it may ask for a grammar."""
+
+    max_tokens: int
+    grammar_enabled: bool
+    max_text_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationService:
+    """Carries generation requests from parameters to reply."""
+
+    lanes: LaneTable
+    gate: Gate
+    ledger: CertificationLedger
+    budgets: BudgetRule
+    limits: GenerationLimits
+    module_generation: int
+    table_epoch: int
+    deadlines: TimeLimits = field(default_factory=TimeLimits)
+
+    def methods(self) -> list[Method]:
+        """The methods of this module."""
+        return [Method("microllm.oneshot", "query", OneshotParams, self.oneshot)]
+
+    async def oneshot(self, params: OneshotParams, context: RequestContext) -> Reply:
+        """Generate after one prompt."""
+        model = _model_of(params)
+        self._refuse_ceiling(params.max_tokens)
+        self._refuse_grammar(params.grammar)
+        self._refuse_longest(params.prompt)
+        budget = self.budgets.of(params, context)
+        lane = resolve_lane(
+            self.lanes,
+            task="generate",
+            model=model,
+            required_fingerprint=params.fingerprint,
+            required_epoch=params.required_epoch,
+            table_epoch=self.table_epoch,
+        )
+        lane.refuse_quarantined()
+        self._require_certified(lane)
+        with lane.lease():
+            await lane.ensure_ready(budget)
+            return await self._admitted(lane, params, budget)
+
+    def _require_certified(self, lane: Lane) -> None:
+        """Only owned lanes have a certification, and no probe gives them one yet: they fail closed."""
+        certification = self.ledger.certification(lane.model) if lane.model.certifiable else None
+        if lane.model.certifiable and (certification is None or certification.status != "certified"):
+            raise NotCertified(
+                f"model {lane.model.model_id!r} generates on engine {lane.model.engine.engine!r}, whose text this "
+                "version cannot certify; load it on a backend without certification, such as 'llama'",
+                details={"model_id": lane.model.model_id, "fingerprint": lane.model.fingerprint},
+            )
+
+    def _refuse_ceiling(self, asked: int) -> None:
+        if asked > self.limits.max_tokens:
+            raise InvalidRequest(
+                f"microllm.oneshot: params.max_tokens = {asked} passes the ceiling of {self.limits.max_tokens} "
+                "(setting microllm.max_tokens); ask for fewer",
+                channel=True,
+            )
+
+    def _refuse_grammar(self, grammar: str | None) -> None:
+        """A grammar is obeyed or refused, never left out; and no engine here is certified to obey one."""
+        if not grammar:
+            return
+        why = (
+            "no lane of this host decodes under a grammar"
+            if self.limits.grammar_enabled
+            else "grammars are switched off (setting microllm.grammar_enabled)"
+        )
+        raise EXCEPTIONS["grammar_disabled"](f"the request carries a grammar and {why}; send the prompt without it")
+
+    def _refuse_longest(self, prompt: str) -> None:
+        limit = self.limits.max_text_chars
+        if len(prompt) > limit:
+            raise InvalidRequest(
+                f"the prompt has {len(prompt)} characters and a text may have {limit}; shorten it",
+                details={"characters": len(prompt), "max_text_chars": limit},
+            )
+
+    async def _admitted(self, lane: Lane, params: OneshotParams, budget: Budget) -> Reply:
+        turns = lane.turns
+        size = request_bytes([params.prompt])
+        with self.gate.admitted(size, budget, waiting=turns.waiting, permit_free=turns.free):
+            prompt = await _encode(lane, params.prompt, _room(lane, params.max_tokens))
+            made = await self._within(budget, lane, prompt, params.max_tokens)
+        return self._reply(lane, prompt, made)
+
+    async def _within(self, budget: Budget, lane: Lane, prompt: EncodedText, max_tokens: int) -> Text:
+        remaining = budget.remaining_ms(self.budgets.clock())
+        try:
+            with self.deadlines.limit(max(remaining, 0.0) / 1000):
+                return await lane.generate(prompt.ids, max_tokens)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} had generated "
+                f"{max_tokens} tokens; raise deadline_ms or ask for fewer"
+            ) from None
+
+    def _reply(self, lane: Lane, prompt: EncodedText, made: Text) -> Reply:
+        ids = list(made.generated_token_ids or [])
+        payload = inference_envelope(
+            lane.model, dims=0, table_epoch=self.table_epoch, module_generation=self.module_generation
+        )
+        payload.update(
+            text=lane.tokenizer.continuation(prompt.ids, ids),
+            finish_reason=made.finish_reason,
+            n_prompt=made.n_prompt,
+            n_gen=made.n_gen,
+            generated_token_ids=ids,
+            real_token_counts=[prompt.effective_tokens],
+            truncation_disclosures=[_disclosure(prompt)],
+        )
+        return Reply(payload)
+
+
+def _model_of(params: OneshotParams) -> str | None:
+    if params.model is not None and params.model_id is not None and params.model != params.model_id:
+        raise InvalidRequest(
+            f"microllm.oneshot: model {params.model!r} and model_id {params.model_id!r} name two models; give one",
+            channel=True,
+        )
+    return params.model or params.model_id
+
+
+def _room(lane: Lane, max_tokens: int) -> int:
+    """Tokens left for the prompt in the context that prompt and reply share."""
+    context, special = lane.model.max_tokens, lane.tokenizer.special_tokens
+    room = context - max_tokens
+    if room < special + 1:
+        raise InvalidRequest(
+            f"max_tokens {max_tokens} leaves {max(room, 0)} tokens for the prompt in the context of {context} that "
+            f"model {lane.model.model_id!r} was loaded with; ask for at most {context - special - 1}",
+            details={"max_tokens": max_tokens, "context_tokens": context},
+        )
+    return room
+
+
+async def _encode(lane: Lane, prompt: str, room: int) -> EncodedText:
+    encode = partial(lane.tokenizer.encode, [prompt], keep=room)
+    if len(prompt) <= INLINE_TOKENIZING_CHARS:
+        (encoded,) = encode()
+    else:
+        (encoded,) = await anyio.to_thread.run_sync(encode)
+    if not encoded.ids:
+        raise InvalidRequest(
+            "the prompt has no tokens under this model's tokenizer; give it some text", details={"parameter": "prompt"}
+        )
+    return encoded
+
+
+def _disclosure(prompt: EncodedText) -> dict[str, Any]:
+    return {
+        "submitted_tokens": prompt.submitted_tokens,
+        "effective_tokens": prompt.effective_tokens,
+        "truncated": prompt.truncated,
+    }
