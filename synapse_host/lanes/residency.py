@@ -146,7 +146,7 @@ class Residency:
 
     async def recycling_over(self) -> None:
         """Wait for the end of a replacement, where there is one in progress."""
-        if self.recycling and self._loading is not None:
+        while self.recycling and self._loading is not None:
             await self._loading.finished.wait()
 
     def retire(self, *, retired: bool = True) -> None:

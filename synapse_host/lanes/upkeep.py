@@ -33,6 +33,8 @@ class Upkeep:
         #: The worker that said the pulse, so that a new one never shows the figures of the last.
         self._of: Worker | None = None
         self._pulse: Pulse | None = None
+        #: The last worker that would not say one; that is logged once.
+        self._refused: Worker | None = None
         self._warned = False
 
     @property
@@ -55,8 +57,7 @@ class Upkeep:
 
     def released(self) -> None:
         """Nobody uses the lane any more: now is the time for what had to wait."""
-        pulse = self.pulse
-        if pulse is None or self._runtime.recycle_rss_mib == 0:
+        if self._runtime.recycle_rss_mib == 0 or (pulse := self.pulse) is None:
             return
         self._replace_if_due(pulse)
         if self._runtime.clock() - pulse.at > STALE_S:
@@ -69,7 +70,9 @@ class Upkeep:
             self._residency.notice_death(worker)
             return
         except WorkerRefusal as refusal:
-            _log.warning("worker %s refused PING: %s", worker.spec.worker_id, refusal.message)
+            if worker is not self._refused:
+                self._refused = worker
+                _log.warning("worker %s refused PING: %s", worker.spec.worker_id, refusal.message)
             return
         finally:
             if self._asked is worker:
@@ -91,7 +94,10 @@ class Upkeep:
                 limit,
             )
         worker = self._worker
-        if not grown_too_large(pulse, limit) or self._held() or worker is None or not worker.idle:
+        if not grown_too_large(pulse, limit) or self._held() or worker is None:
+            return
+        # One that has just died is nobody's to replace: its end is a strike.
+        if not (worker.idle and worker.alive):
             return
         if self._residency.start_recycling():
             _log.info("model %r: worker %d holds %d MiB, limit %d; recycling", name, worker.pid, pulse.rss_mib, limit)
