@@ -98,7 +98,7 @@ class OpenVinoBackend:
         self._segments: list[CompiledSegment] = []
 
     def executable(self, key: ExecutableKey, build: Build) -> Executable:
-        ops = OpenVinoOps(self._weights, max_tokens=self._max_tokens, regime=key.regime)
+        ops = OpenVinoOps(self._weights, max_tokens=self._max_tokens, regime=key.regime, dtype=key.dtype)
         model = _record(ops, key, build)
         compiled = core().compile_model(model, "CPU", compile_settings(key.dtype, self._threads))
         segment = CompiledSegment(compiled, ops.held)
@@ -108,7 +108,7 @@ class OpenVinoBackend:
     def session(self, reading: Reading) -> DecodingSession:
         """A text of which nothing is read yet; the graph is compiled for the first."""
         if self._reader is None:
-            ops = OpenVinoOps(self._weights, max_tokens=self._max_tokens)
+            ops = OpenVinoOps(self._weights, max_tokens=self._max_tokens, dtype=self._dtype)
             model = record_reading(ops, reading)
             self._reader = core().compile_model(model, "CPU", decoding_settings(self._dtype, self._threads)), ops.held
         return DecodingSession(self._reader[0].create_infer_request())

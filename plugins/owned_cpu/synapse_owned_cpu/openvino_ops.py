@@ -2,7 +2,8 @@
 
 Rows and positions are dynamic; features, heads and weights are static. A weight is a constant over the mapped
 checkpoint in its own dtype, converted in the graph, so a half-precision checkpoint is not doubled in memory. Which
-type the graph computes in is the compiler's setting, not ours: nothing here casts an activation.
+type the graph computes in is the compiler's setting, not ours. One cast is ours: in a bfloat16 lane a product with
+weights stored in bfloat16 says so, or the compiler would keep a copy of them in float32 too, twice their memory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from synapse_host.hookspecs import DType
 from synapse_host.ops.tensor_ops import Activation, Batch, GeluKind, TensorOps
 from synapse_host.owned_engine.shape_policy import Regime
 from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
@@ -50,12 +52,17 @@ class StatefulCache:
 class OpenVinoOps(TensorOps):
     """Records over ``weights``; rope tables reach ``max_tokens`` positions; ``regime`` picks the form of windows.
 
+    ``dtype`` is the type the graph will be compiled for.
+
     One instance records one graph. The arrays behind its constants are kept in ``held``: they must outlive the
     compiled graph.
     """
 
-    def __init__(self, weights: CheckpointWeights, *, max_tokens: int, regime: Regime = "full") -> None:
+    def __init__(
+        self, weights: CheckpointWeights, *, max_tokens: int, regime: Regime = "full", dtype: DType = "f32"
+    ) -> None:
         self._source = weights
+        self._dtype = dtype
         self._max_tokens = max_tokens
         self._regime = regime
         self._constants: dict[str, Out] = {}
@@ -92,7 +99,7 @@ class OpenVinoOps(TensorOps):
     # --- arithmetic ------------------------------------------------------------------------------------------
 
     def linear(self, x: Out, w: Out, b: Out | None = None, act: Activation | None = None) -> Out:
-        y = out(opset.matmul(x, nodes.floats(w), False, True))
+        y = self._product(x, w)
         if b is not None:
             y = out(opset.add(y, nodes.floats(b)))
         return self._activate(y, act)
@@ -223,6 +230,11 @@ class OpenVinoOps(TensorOps):
         return out(opset.squeeze(x, nodes.integers(1)))
 
     # --- pieces ----------------------------------------------------------------------------------------------
+
+    def _product(self, x: Out, w: Out) -> Out:
+        if self._dtype != "bf16" or w.get_element_type() != ov.Type.bf16:
+            return out(opset.matmul(x, nodes.floats(w), False, True))
+        return nodes.floats(out(opset.matmul(opset.convert(x, "bf16"), w, False, True)))
 
     def _constant(self, entry: StoredTensor) -> Out:
         raw = entry.raw()

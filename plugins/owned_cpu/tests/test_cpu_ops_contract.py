@@ -48,7 +48,7 @@ class OpenVinoUnderTest(OpsUnderTest):
         self.parameters: list[Any] = []
         self.inputs: list[npt.NDArray[Any]] = []
         drawn: Any = DrawnWeights(weights, self.dtype)
-        self.ops = OpenVinoOps(drawn, max_tokens=max_tokens, regime=self.regime)
+        self.ops = OpenVinoOps(drawn, max_tokens=max_tokens, regime=self.regime, dtype=self.dtype)
         return self.ops
 
     def to_handle(self, array: npt.NDArray[Any], kind: str) -> Any:

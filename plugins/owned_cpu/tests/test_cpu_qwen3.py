@@ -15,6 +15,7 @@ from synapse_owned_cpu.runtime import opset
 from synapse_host.families import qwen3
 from synapse_host.hookspecs import DType
 from synapse_host.owned_engine import engine as engine_module
+from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
 from synapse_host.testing.recorded_qwen3 import recorded_qwen3
@@ -47,6 +48,22 @@ def test_tiny_models_agree_with_transformers(name: str, dtype: DType, tmp_path: 
     assert sum(len(row) >= 256 for row in recorded.rows) >= 4
     assert np.sum(found * wanted, axis=1).min() >= min_cosine
     assert np.abs(found - wanted).max() <= max_error
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_stored_in_bfloat16_agree_with_the_reference_in_any_batch(dtype: DType, tmp_path: Path) -> None:
+    recorded = recorded_qwen3(FIXTURES, "pairs")
+    write_qwen3(tmp_path, recorded.model, "bf16")
+    rows = [*recorded.rows[:14], *(row[:-1] for row in recorded.rows[2:14])]
+    with loaded_model(reference_plugin, tmp_path, max_tokens=recorded.longest) as model:
+        wanted = reference_plugin.synapse_embed(model, batch_of(rows, "last"), ignore_progress)
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=recorded.longest) as model:
+        alone = np.concatenate([embedded(model, [row]) for row in rows])
+        order = np.random.default_rng(8).permutation(len(rows))
+        together = embedded(model, [rows[place] for place in order])
+    assert together.tobytes() == alone[order].tobytes()
+    assert np.sum(alone.astype(np.float64) * wanted, axis=1).min() >= FLOORS[dtype][0]
+    assert np.abs(alone - wanted).max() <= FLOORS[dtype][1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
