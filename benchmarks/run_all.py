@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from benchmarks import bulk, peers, single_query, start_up, vector_forms, worker_memory
+from benchmarks import bulk, peers, single_query, start_up, vector_forms, worker_exchange, worker_memory
 from benchmarks.machine import Machine, this_machine
 from benchmarks.recorded_host import RecordedHost, recorded_host
 from benchmarks.result import Bar, Result, print_result
@@ -32,6 +32,7 @@ class Setting:
 
 BENCHMARKS: dict[str, Callable[[Setting], Result]] = {
     "start": lambda setting: start_up.measure(STARTS),
+    "worker": lambda setting: worker_exchange.measure(),
     "vectors": lambda setting: vector_forms.measure(),
     "single": lambda setting: single_query.measure(setting.host(), QUERIES),
     "bulk": lambda setting: bulk.measure(setting.host(), setting.machine, BULK_PASSES),

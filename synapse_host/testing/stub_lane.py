@@ -57,15 +57,6 @@ class StubLane:
         self.lane.refresh_health()
         await until(lambda: self.lane.health.pulse is not before)
 
-    async def settle_on_a_good_worker(self) -> None:
-        """Load, and again where the worker is one that was killed and not yet noticed."""
-        with anyio.fail_after(PATIENCE_S):
-            while True:
-                await self.lane.load()
-                if self.worker.alive:
-                    return
-                await self.settled()
-
     async def settled(self) -> None:
         """Wait until the lane has noticed that its worker is gone; raises ``TimeoutError``."""
         with anyio.fail_after(PATIENCE_S):

@@ -6,6 +6,7 @@ not, so a race may need a few runs to show again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -86,7 +87,8 @@ class Storm:
 
     async def kill(self) -> None:
         if self.stub.workers and self.stub.worker.alive:
-            os.kill(self.stub.worker.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.stub.worker.pid, signal.SIGKILL)
 
     async def ping(self) -> None:
         self.stub.lane.refresh_health()
@@ -97,13 +99,22 @@ class Storm:
 
 
 def delayed(original: Callable[..., Awaitable[Any]], storm: Storm) -> Callable[..., Awaitable[Any]]:
+    """``original`` after a delay; never a delay after it, where its caller may count on nothing coming between."""
+
     async def late(*args: Any, **named: Any) -> Any:
         await storm.delay()
-        result = await original(*args, **named)
-        await storm.delay()
-        return result
+        return await original(*args, **named)
 
     return late
+
+
+async def next_vector(stub: StubLane) -> list[float]:
+    """What the next request gets; the last kill may not have been noticed yet, and costs one request more."""
+    try:
+        return await stub.embed([7])
+    except EngineCrashed:
+        await stub.settled()
+        return await stub.embed([7])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -120,8 +131,7 @@ async def test_a_lane_in_a_storm_serves_the_next_request(
                     callers.start_soon(storm.caller)
             if stub.lane.strikes.quarantined:
                 await stub.lane.unload()
-            await stub.settle_on_a_good_worker()
-            assert await stub.embed([7]) == stub_vector([7], 4)
+            assert await next_vector(stub) == stub_vector([7], 4)
             assert stub.lane.turns.free
             assert [worker for worker in stub.workers if worker.alive] == [stub.worker]
             print(f"seed {seed}: {storm.served} served, {storm.came_of}, {len(stub.workers)} workers, {watch.taken}")
