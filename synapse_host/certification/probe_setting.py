@@ -81,6 +81,7 @@ def magnifier_for(model: RegisteredModel) -> Iterator[tuple[RegisteredModel, Mag
                 model_path=str(files.model),
                 model_sha256=sha256_file(files.model),
                 model_size=files.model.stat().st_size,
+                shards=(),
                 config_path=str(files.config),
                 config_sha256=sha256_file(files.config),
                 max_tokens=POSITIONS,

@@ -22,6 +22,7 @@ from synapse_host.model_files.gguf_cursor import GgufFault
 from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
 from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
 from synapse_host.model_files.safetensors_header import SafetensorsFault, read_safetensors_header
+from synapse_host.model_files.shard_index import INDEX_SUFFIX
 from synapse_host.model_files.source_files import FileDigest, digest_file, open_regular, read_file, resolve_inside
 
 SAFETENSORS = "safetensors-package"
@@ -100,8 +101,14 @@ def digest_weights(request: LoadRequest, files: ModelFiles, outline: Outline) ->
         _require(files.model, files.model.name, expected, digest)
         return digest
     digest = _digest_verified(files.model, name, expected)
-    _check_header(files.model, name, digest)
+    if not is_index(request):
+        _check_header(files.model, name, digest)
     return digest
+
+
+def is_index(request: LoadRequest) -> bool:
+    """True when the model file is the index of weights in several files."""
+    return request.model[0].endswith(INDEX_SUFFIX)
 
 
 def read_verified(path: Path, name: str, expected: str | None, *, limit: int) -> tuple[bytes, FileDigest]:

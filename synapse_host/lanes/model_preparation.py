@@ -26,10 +26,12 @@ from synapse_host.lanes.model_package import (
     LARGEST_CONFIG,
     ModelFiles,
     digest_weights,
+    is_index,
     read_outline,
     read_verified,
 )
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.weight_shards import read_shards, weights_digest
 from synapse_host.model_files.architectures import Architecture
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pair_template import template_of
@@ -58,12 +60,13 @@ def prepare_model(
     tokenizer_bytes, tokenizer = read_verified(files.tokenizer, *request.tokenizer, limit=LARGEST_TOKENIZER)
     parsed = _tokenizer(request.task, architecture, tokenizer_bytes, max_tokens)
     model = digest_weights(request, files, outline)
+    shards = read_shards(request.directory, files.model, request.model[0], model) if is_index(request) else ()
     pooling, normalize = _way_out(request)
     engine = EngineIdentity(
         description.engine, description.engine_version, {**description.build_flags, "precision": dtype}
     )
     profile = NumericProfile(
-        model_digest=outline.package_digest(model.sha256),
+        model_digest=outline.package_digest(weights_digest(model.sha256, shards)),
         quant=request.quant,
         engine=engine,
         sanitized_tokenizer_digest=parsed.sanitized_digest,
@@ -105,6 +108,7 @@ def prepare_model(
         fingerprint=fingerprint(profile),
         batch=description.recommended_batch or DEFAULT_POLICY,
         created_ms=created_ms,
+        shards=shards,
     )
 
 

@@ -12,10 +12,21 @@ from synapse_host.tokenization.pair_template import PairTemplate
 
 
 @dataclass(frozen=True, slots=True)
+class WeightShard:
+    """One file of a checkpoint in several: its name in the index, and what was found there."""
+
+    file: str
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class RegisteredModel:
     """One registered model; everything here is stored and survives a restart.
 
-    A format that carries its own configuration has the model file as its config file.
+    A format that carries its own configuration has the model file as its config file. With ``shards`` the model file is
+    their index.
     """
 
     model_id: str
@@ -46,6 +57,7 @@ class RegisteredModel:
     #: The backend's measured advice on group sizes; it moves speed, never numbers.
     batch: BatchPolicy
     created_ms: int
+    shards: tuple[WeightShard, ...] = ()
 
     @property
     def pair_template(self) -> PairTemplate:
@@ -78,4 +90,6 @@ class RegisteredModel:
         separator = self.pair_template.separator if self.task == "rerank" else None
         if separator is not None:
             pairs["pair_separator"] = str(separator)
+        if self.shards:
+            pairs["shards"] = json.dumps({shard.file: [shard.path, shard.sha256] for shard in self.shards})
         return pairs

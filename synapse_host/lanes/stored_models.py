@@ -8,7 +8,7 @@ from typing import cast
 from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.identity.numeric_profile import EngineIdentity
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.registered_model import RegisteredModel, WeightShard
 from synapse_host.store.tables import ModelRow
 
 
@@ -41,6 +41,7 @@ def row_of(model: RegisteredModel) -> ModelRow:
         batch_token_budget=model.batch.token_budget,
         numeric_profile_json=model.numeric_profile_json,
         created_ms=model.created_ms,
+        shards_json=json.dumps([[shard.file, shard.path, shard.sha256, shard.size] for shard in model.shards]),
     )
 
 
@@ -76,4 +77,5 @@ def model_of(row: ModelRow) -> RegisteredModel:
         fingerprint=row.fingerprint,
         batch=BatchPolicy(row.batch_rows, row.batch_token_budget),
         created_ms=row.created_ms,
+        shards=tuple(WeightShard(*shard) for shard in json.loads(row.shards_json)),
     )

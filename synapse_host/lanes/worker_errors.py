@@ -24,18 +24,18 @@ _OTHER_PACKAGE = frozenset({"manifest_mismatch", "kernel_revision_mismatch"})
 async def load_error(refusal: WorkerRefusal, model: RegisteredModel) -> SynapseError:
     """The error of a refused LOAD; a bad artifact gets the details object of wire contract section 2.
 
-    The file is hashed again for it: only a refused load pays for that.
+    The files are hashed again for it, to name the one that is another: only a refused load pays for that.
     """
     error = to_synapse_error(refusal)
     if not isinstance(error, ArtifactInvalid):
         return error
-    path = Path(model.model_path)
+    name, sha256, size, actual = await anyio.to_thread.run_sync(_file_at_fault, model)
     return artifact_invalid(
-        path.name,
+        name,
         f"{error.message}; restore the file and load the model again",
-        expected_sha256=model.model_sha256,
-        expected_size=model.model_size,
-        actual=await anyio.to_thread.run_sync(_digest_now, path),
+        expected_sha256=sha256,
+        expected_size=size,
+        actual=actual,
     )
 
 
@@ -59,6 +59,16 @@ def is_strike(error: SynapseError) -> bool:
 def is_strike_fault(reason: str | None, handshake_code: str | None) -> bool:
     """Whether a worker that ended for ``reason``, at a HELLO refused with that code, is a strike against its lane."""
     return reason in _STRIKES and handshake_code not in _OTHER_PACKAGE
+
+
+def _file_at_fault(model: RegisteredModel) -> tuple[str, str, int, FileDigest | None]:
+    """The first file of weights that is not the registered one, or the model file: name, digest, size, what it is."""
+    whole = (model.model_path, model.model_sha256, model.model_size)
+    for path, sha256, size in (whole, *((shard.path, shard.sha256, shard.size) for shard in model.shards)):
+        actual = _digest_now(Path(path))
+        if actual is None or actual.sha256 != sha256 or not model.shards:
+            return Path(path).name, sha256, size, actual
+    return Path(whole[0]).name, *whole[1:], FileDigest(*whole[1:])
 
 
 def _digest_now(path: Path) -> FileDigest | None:

@@ -98,10 +98,18 @@ def _certifications_and_performance(connection: Connection) -> None:
     )
 
 
+def _weights_in_several_files(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE models ADD COLUMN shards_json TEXT NOT NULL DEFAULT '[]'")
+
+
 Migration = Callable[[Connection], None]
 
 #: Step N of the tuple (from 1) takes a store of version N - 1 to version N.
-MIGRATIONS: tuple[Migration, ...] = (_module_and_models, _certifications_and_performance)
+MIGRATIONS: tuple[Migration, ...] = (
+    _module_and_models,
+    _certifications_and_performance,
+    _weights_in_several_files,
+)
 LATEST_VERSION = len(MIGRATIONS)
 
 

@@ -50,6 +50,7 @@ class ModelRow(SQLModel, table=True):
     fingerprint: str = Field(index=True)
     numeric_profile_json: str
     created_ms: int
+    shards_json: str = "[]"
 
 
 class CertificationRow(SQLModel, table=True):

@@ -53,7 +53,7 @@ def names(cell: str) -> list[str]:
 def a_model() -> RegisteredModel:
     empty = dict.fromkeys((item.name for item in fields(RegisteredModel)), "x")
     engine, batch = EngineIdentity("x", "1"), BatchPolicy(1, 1)
-    return RegisteredModel(**{**empty, "engine": engine, "batch": batch})  # type: ignore[arg-type]
+    return RegisteredModel(**{**empty, "engine": engine, "batch": batch, "shards": ()})  # type: ignore[arg-type]
 
 
 def test_every_message_has_a_section_and_no_other_has_one() -> None:

@@ -67,12 +67,19 @@ PERFORMANCE = [
     ("measured_at_ms", "INTEGER", 1, 0),
     ("module_generation", "INTEGER", 1, 0),
 ]
+SHARDED_MODELS = [*MODELS, ("shards_json", "TEXT", 1, 0)]
 #: The whole schema after each step.
 SCHEMAS = {
     1: {"module_meta": MODULE_META, "models": MODELS},
     2: {
         "module_meta": MODULE_META,
         "models": MODELS,
+        "certifications": CERTIFICATIONS,
+        "performance": PERFORMANCE,
+    },
+    3: {
+        "module_meta": MODULE_META,
+        "models": SHARDED_MODELS,
         "certifications": CERTIFICATIONS,
         "performance": PERFORMANCE,
     },
@@ -168,7 +175,7 @@ def test_opening_twice_changes_nothing(path: Path) -> None:
 def test_a_step_that_fails_leaves_the_version_before_it_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_of_version(path, 1, monkeypatch).close()
     with monkeypatch.context() as patch:
-        first, second = migrations.MIGRATIONS
+        first, second, *_ = migrations.MIGRATIONS
         patch.setattr(migrations, "MIGRATIONS", (first, lambda connection: (second(connection), 1 / 0)))
         with pytest.raises(ZeroDivisionError):
             Store.open(path)
