@@ -59,7 +59,7 @@ def test_a_row_past_1024_tokens_runs_in_segments_and_agrees_with_the_reference(t
     seen: list[int] = []
     with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=2100) as model:
         found = plugin.synapse_embed(model, batch, lambda done, phase: seen.append(done))
-    assert seen == [1, 2, 3, 4, 5, 6]
+    assert seen == list(range(1, 10))
     assert np.abs(found - wanted).max() <= END_TO_END[dtype].max_abs_error
 
 
