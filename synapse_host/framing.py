@@ -76,6 +76,17 @@ class FrameDecoder:
         """Hand over every byte held; for a caller that receives the next frame itself. Only between frames."""
         return self._take(self._available)
 
+    def hand_over(self, length: int) -> bytes | None:
+        """The first bytes of the payload in progress where it is one of ``length`` bytes; None elsewhere.
+
+        For a caller that receives the rest of it itself; the decoder then waits for the next header. Call it only
+        after ``next_frame`` returned None.
+        """
+        if self._expected != length:
+            return None
+        self._expected = None
+        return self._take(self._available)
+
     def _take(self, count: int) -> bytes:
         parts: list[bytes] = []
         missing = count

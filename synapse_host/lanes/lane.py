@@ -215,7 +215,7 @@ class Lane:
         except Exception as fault:
             raise host_fault("a group of rows", fault) from fault
         if len(groups) == 1 and len(rows) == 1:
-            return await self._computed(serving, exchanges[0], item_ids)
+            return bytes(await self._computed(serving, exchanges[0], item_ids))
         out = bytearray(len(rows) * width)
         for group, exchange in zip(groups, exchanges, strict=True):
             raw = await self._computed(serving, exchange, [item_ids[index] for index in group])
@@ -273,7 +273,7 @@ class Lane:
         exchange = serving.worker.exchange(request(serving, rows), ids.tobytes(), drained=drained)
         return exchange
 
-    async def _computed(self, serving: Serving, exchange: Exchange, item_ids: Sequence[str]) -> bytes:
+    async def _computed(self, serving: Serving, exchange: Exchange, item_ids: Sequence[str]) -> bytes | bytearray:
         """The numbers of one group."""
         await self._turn(serving, exchange)
         try:

@@ -12,11 +12,11 @@ from synapse_host.time_limits import TimeLimits
 from synapse_host.worker_protocol.channel import Buffer, WorkerChannel
 from synapse_host.worker_protocol.codec import check_outgoing, decode_response, encode
 from synapse_host.worker_protocol.faults import ProtocolFault
-from synapse_host.worker_protocol.frame_budget import misfit
+from synapse_host.worker_protocol.frame_budget import misfit, reply_bytes
 from synapse_host.worker_protocol.messages import Message, ProgressReport
 from synapse_host.worker_protocol.progress import ProgressRule
 
-Reply = tuple[Message, bytes | None]
+Reply = tuple[Message, bytes | bytearray | None]
 
 
 class Exchange:
@@ -119,12 +119,12 @@ async def carry_out(
             begin(exchange, channel)
             await channel.finish_send(exchange.unsent or [])
             rule = ProgressRule(str(getattr(exchange.message, "req_id", "")), operation)
-            while isinstance(reply := decode_response(await channel.receive()), ProgressReport):
+            while isinstance(reply := decode_response(bytes(await channel.receive())), ProgressReport):
                 rule.accept(reply)
                 window = windows.window(operation, engine, reply.phase)
                 silence.renew(window)
             check_reply(exchange.message, reply, sent_bytes=exchange.raw_bytes, dims=exchange.dims)
-            raw = await channel.receive() if reply.RAW else None
+            raw = await channel.receive(reply_bytes(exchange.message, exchange.dims)) if reply.RAW else None
             check_raw(exchange.message, reply, raw)
             return reply, raw
     except TimeoutError as passed:

@@ -134,7 +134,7 @@ async def _shake_hands(spec: WorkerSpec, nonce: str, channel: WorkerChannel) -> 
 async def _exchange_hello(spec: WorkerSpec, nonce: str, channel: WorkerChannel) -> Hello:
     payload: bytes | None = None
     with anyio.move_on_after(spec.hello_deadline_s):
-        payload = await channel.receive()
+        payload = bytes(await channel.receive())
     if payload is None:
         raise WorkerFault("handshake_timeout", f"the worker sent no HELLO within {spec.hello_deadline_s} s")
     manifest, kernel = bound_expectations(spec.engine, spec.expected_manifest, spec.expected_kernel)

@@ -78,7 +78,7 @@ def check_reply(request: Message, reply: Message, *, sent_bytes: int, dims: int 
         _check_text(request, reply, sent_bytes // ELEMENT_BYTES)
 
 
-def check_raw(request: Message, reply: Message, raw: bytes | None) -> None:
+def check_raw(request: Message, reply: Message, raw: bytes | bytearray | None) -> None:
     """Judge the raw frame of a lawful ``reply``; raises ``ProtocolFault`` when it has not the bytes announced."""
     actual = len(raw or b"")
     if isinstance(reply, VectorsHeader) and actual != reply.n * reply.dims * ELEMENT_BYTES:

@@ -80,6 +80,13 @@ class SocketStream:
             with contextlib.suppress(BlockingIOError):
                 return self._socket.recv(max_bytes)
 
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Fill some of ``buffer``; how many bytes, none at the end. Raises ``OSError`` when the connection breaks."""
+        while True:
+            await readable(self._socket)
+            with contextlib.suppress(BlockingIOError):
+                return self._socket.recv_into(buffer)
+
     def shut_reading(self) -> None:
         """Let reads end after what has arrived, whoever else may still hold the other side open."""
         with contextlib.suppress(OSError):

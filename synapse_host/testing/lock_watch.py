@@ -75,7 +75,7 @@ _CALLS: tuple[tuple[type, str, str], ...] = (
     (Residency, "_load", "lane change"),
     (Residency, "_unload", "lane change"),
     (Residency, "_recycle", "lane change"),
-    (Lane, "_computed", "device turn"),
+    (Lane, "_turn", "device turn"),
     (Worker, "request", "worker connection"),
     (Worker, "ping", "worker connection"),
     (Worker, "stop", "worker connection"),

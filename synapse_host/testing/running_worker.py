@@ -122,7 +122,7 @@ def packed_ids(*rows: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(tokens)}i", *tokens)
 
 
-def unpacked_floats(raw: bytes | None) -> list[float]:
+def unpacked_floats(raw: bytes | bytearray | None) -> list[float]:
     """The numbers of a raw frame, which must be there."""
     assert raw is not None, "the reply has no raw frame"
     return list(struct.unpack(f"<{len(raw) // 4}f", raw))

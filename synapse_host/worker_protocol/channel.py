@@ -11,7 +11,11 @@ from synapse_host.framing import FrameDecoder, frame_header
 _LEAST_READ = 64 * 1024
 _LARGEST_READ = 1024 * 1024
 
-Buffer = bytes | memoryview
+#: An awaited frame of this many bytes is received in one piece of memory. Joined from the pieces it came in it takes
+#: twice its size, which the allocator then gives back to the system and asks for again with every reply.
+_LARGE_FRAME = 1024 * 1024
+
+Buffer = bytes | bytearray | memoryview
 
 
 class ChannelClosed(Exception):
@@ -29,6 +33,9 @@ class ByteStream(Protocol):
 
     async def receive(self, max_bytes: int) -> bytes:
         """Between one byte and ``max_bytes``, or none at the end of the stream."""
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Fill some of ``buffer`` from its beginning; how many bytes, none at the end of the stream."""
 
     def close(self) -> None:
         """Give the connection up; safe to call twice."""
@@ -87,11 +94,32 @@ class WorkerChannel:
         except OSError as broken:
             raise ChannelClosed(f"the worker stopped reading: {broken}") from broken
 
-    async def receive(self) -> bytes:
-        """The next frame's payload; raises ``ChannelClosed`` or ``FrameTooLarge``."""
+    async def receive(self, awaited: int = 0) -> bytes | bytearray:
+        """The next frame's payload; raises ``ChannelClosed`` or ``FrameTooLarge``.
+
+        ``awaited`` is how many bytes it should have, where the caller knows: memory for a large frame is taken at once
+        when its header says the same, and otherwise only as its bytes arrive.
+        """
         while (frame := self._decoder.next_frame()) is None:
+            begun = self._decoder.hand_over(awaited) if awaited >= _LARGE_FRAME else None
+            if begun is not None:
+                return await self._receive_large(awaited, begun)
             self._decoder.feed(await self._read())
         return frame
+
+    async def _receive_large(self, length: int, begun: bytes) -> bytearray:
+        payload, filled = bytearray(length), len(begun)
+        payload[:filled] = begun
+        while filled < length:
+            with memoryview(payload) as view, view[filled:] as rest:
+                try:
+                    count = await self._stream.receive_into(rest)
+                except OSError as broken:
+                    raise ChannelClosed(f"the connection to the worker broke: {broken}") from broken
+            if not count:
+                raise ChannelClosed(f"the worker closed the connection after {filled} bytes of an unfinished frame")
+            filled += count
+        return payload
 
     async def _read(self) -> bytes:
         wanted = max(_LEAST_READ, min(self._decoder.wanted_bytes, _LARGEST_READ))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from collections.abc import Sequence
 
 import anyio
@@ -41,6 +42,11 @@ class MemoryStream:
         assert chunk is not None
         assert len(chunk) <= max_bytes
         return chunk
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        chunk = await self.receive(len(buffer))
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
     def close(self) -> None:
         self.chunks.clear()
@@ -162,3 +168,38 @@ async def test_guards_are_let_go_once_when_the_reply_is_drained() -> None:
     exchange.finish((VectorsHeader("e", 2, 1), b""))
     assert calls == ["drained"]
     assert exchange.done.is_set()
+
+
+LARGE = bytes(range(256)) * 8192
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 4096, len(LARGE) + 3])
+async def test_an_awaited_large_frame_comes_whole_however_it_is_cut(cut: int) -> None:
+    data = frame(LARGE)
+    # No piece is longer than a reader asks for at least.
+    pieces = [data[:cut], *(data[place : place + 65536] for place in range(cut, len(data), 65536))]
+    pieces = [piece[start : start + 65536] for piece in pieces for start in range(0, len(piece), 65536)]
+    channel = WorkerChannel(MemoryStream(*pieces, frame(b"next")), 2 * len(LARGE))
+    assert await channel.receive(len(LARGE)) == LARGE
+    assert await channel.receive(len(LARGE)) == b"next"
+    assert channel.pending_bytes == 0
+
+
+async def test_a_large_frame_that_is_cut_short_is_said_so() -> None:
+    data = frame(LARGE)[:100_000]
+    channel = WorkerChannel(MemoryStream(data[:65536], data[65536:]), 2 * len(LARGE))
+    with pytest.raises(ChannelClosed, match="after 99996 bytes of an unfinished frame"):
+        await channel.receive(len(LARGE))
+
+
+async def test_memory_is_not_taken_by_what_a_header_says_alone() -> None:
+    stream = MemoryStream(struct.pack("<I", 2**26) + b"x", b"y", None)
+    channel = WorkerChannel(stream, 2**26)
+    tracemalloc.start()
+    try:
+        with anyio.move_on_after(0.05):
+            await channel.receive(len(LARGE))
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+    assert channel.pending_bytes == 2

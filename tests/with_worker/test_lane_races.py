@@ -34,7 +34,7 @@ SEEDS, OPERATIONS, CALLERS = range(6), 12, 6
 #: Steps of the shells that get delays of their own.
 SLOWED: list[tuple[Any, str]] = [
     *((Worker, "_carry_out"), (WorkerProcess, "end"), (SocketStream, "receive")),
-    *((Residency, "_start_serving"), (Residency, "_stop"), (Lane, "_computed")),
+    *((Residency, "_start_serving"), (Residency, "_stop"), (Lane, "_turn")),
 ]
 #: What may come of a request or of an operator's wish while others kill, load and unload.
 LAWFUL = (EngineCrashed, ModelInUse, ModelLoading, ProbeRequired)
@@ -140,13 +140,13 @@ async def test_a_lane_in_a_storm_serves_the_next_request(
 
 async def test_two_locks_in_swapped_order_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lane is loaded, which may wait for an unload, by somebody who has the device's turn already."""
-    computed = Lane._computed
+    turn = Lane._turn
 
     async def swapped(self: Lane, *args: Any) -> Any:
         await self._residency.recycling_over()
-        return await computed(self, *args)
+        return await turn(self, *args)
 
-    monkeypatch.setattr(Lane, "_computed", swapped)
+    monkeypatch.setattr(Lane, "_turn", swapped)
     caught = None
     try:
         with watched_locks() as watch:
