@@ -78,6 +78,8 @@ class Serving:
     dims: int
     buckets: tuple[int, ...] | None
     tokenizer: LaneTokenizer
+    #: What the worker held when it had just loaded; asked only where its size is limited.
+    fresh_rss_mib: int | None = None
 
 
 class Residency:
@@ -209,14 +211,24 @@ class Residency:
         worker = await self._runtime.start_worker(self.model)
         try:
             loaded = await self._request_load(worker)
+            fresh_rss_mib = await self._fresh_size(worker)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await worker.stop()
             raise
         self.cold_load_ms = round((time.perf_counter() - began) * 1000)
         buckets = tuple(loaded.buckets) if loaded.buckets else None
-        self.serving = Serving(worker, loaded.model_ref, loaded.dims, buckets, tokenizer)
+        self.serving = Serving(worker, loaded.model_ref, loaded.dims, buckets, tokenizer, fresh_rss_mib)
         self._runtime.tasks.start_soon(self._watch, worker, name=f"watch {self.model.model_id}")
+
+    async def _fresh_size(self, worker: Worker) -> int | None:
+        """Asked before anybody is served: later it could not be told from growth."""
+        if not self._runtime.recycle_rss_mib:
+            return None
+        try:
+            return (await worker.ping(f"ping-fresh-{next(self._numbers)}")).rss_mb
+        except WorkerRefusal:
+            return None
 
     async def _request_load(self, worker: Worker) -> Loaded:
         model = self.model

@@ -77,10 +77,16 @@ class Upkeep:
         finally:
             if self._asked is worker:
                 self._asked = None
-        fresh = self._pulse.fresh_rss_mib if self._pulse and self._of is worker else pong.rss_mb
+        fresh = self._fresh_size(worker, pong.rss_mb)
         self._of = worker
         self._pulse = Pulse(self._runtime.clock(), pong.rss_mb, fresh, pong.models_loaded, pong.placement_share)
         self._replace_if_due(self._pulse)
+
+    def _fresh_size(self, worker: Worker, now_mib: int) -> int:
+        serving = self._residency.serving
+        if serving is not None and serving.worker is worker and serving.fresh_rss_mib is not None:
+            return serving.fresh_rss_mib
+        return self._pulse.fresh_rss_mib if self._pulse is not None and self._of is worker else now_mib
 
     def _replace_if_due(self, pulse: Pulse) -> None:
         limit, name = self._runtime.recycle_rss_mib, self._residency.model.model_id
@@ -100,4 +106,13 @@ class Upkeep:
         if not (worker.idle and worker.alive):
             return
         if self._residency.start_recycling():
-            _log.info("model %r: worker %d holds %d MiB, limit %d; recycling", name, worker.pid, pulse.rss_mib, limit)
+            _log.info(
+                "model %r: worker %d holds %d MiB after %.0f s and %d requests, %d when new, limit %d; recycling",
+                name,
+                worker.pid,
+                pulse.rss_mib,
+                worker.age_s,
+                worker.answered,
+                pulse.fresh_rss_mib,
+                limit,
+            )

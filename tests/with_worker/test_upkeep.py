@@ -245,6 +245,14 @@ async def test_a_worker_that_is_above_the_limit_when_new_is_left_alone_and_said(
         assert [record.levelno for record in caplog.records if "recycle_rss_mib" in record.message] == [logging.WARNING]
 
 
+async def test_a_worker_first_seen_when_it_had_grown_is_replaced_all_the_same(tmp_path: Path) -> None:
+    async with stub_lane(misbehaving_spec(tmp_path, "grows"), recycle_rss_mib=150) as stub:
+        for _ in range(2):
+            await stub.embed(ROW)
+        stub.lane.refresh_health()
+        await until(lambda: stub.lane.health.recycled == 1)
+
+
 async def test_without_a_limit_a_worker_grows_as_it_likes(tmp_path: Path) -> None:
     async with stub_lane(misbehaving_spec(tmp_path, "grows")) as stub:
         for _ in range(3):
