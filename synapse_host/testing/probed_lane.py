@@ -31,20 +31,32 @@ StartWorker = Callable[[RegisteredModel], Awaitable[Worker]]
 
 
 async def probe_outcome(
-    model_directory: Path, home: Path, engine: str, dtype: DType, fault: str | None, *, task: Task = "embed"
+    model_directory: Path,
+    home: Path,
+    engine: str,
+    dtype: DType,
+    fault: str | None,
+    *,
+    task: Task = "embed",
+    max_tokens: int = 128,
 ) -> Certification:
     """What the probe says of the model in ``model_directory`` with ``fault`` planted; ``home`` is for sockets."""
-    async with probed_lane(model_directory, home, engine=engine, dtype=dtype, fault=fault, task=task) as (
-        lane,
-        setting,
-    ):
+    made = probed_lane(model_directory, home, engine=engine, dtype=dtype, fault=fault, task=task, max_tokens=max_tokens)
+    async with made as (lane, setting):
         certification, _ = await probe_lane(lane, "0" * 64, setting, lambda step: None)
         return certification
 
 
 @asynccontextmanager
 async def probed_lane(
-    model_directory: Path, home: Path, *, engine: str, dtype: DType, fault: str | None, task: Task = "embed"
+    model_directory: Path,
+    home: Path,
+    *,
+    engine: str,
+    dtype: DType,
+    fault: str | None,
+    task: Task = "embed",
+    max_tokens: int = 128,
 ) -> AsyncIterator[tuple[Lane, ProbeSetting]]:
     """The lane, not yet loaded, and the setting of its probe."""
     request = LoadRequest(
@@ -57,7 +69,7 @@ async def probed_lane(
         task=task,
         pooling="mean",
         normalize=True,
-        max_tokens=128,
+        max_tokens=max_tokens,
         dtype=dtype,
         quant="none",
     )
