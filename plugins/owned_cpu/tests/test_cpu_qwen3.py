@@ -105,6 +105,31 @@ def test_segments_give_the_bits_of_one_graph(dtype: DType, tmp_path: Path, monke
         assert digests(model, rows) == whole
 
 
+@pytest.fixture(scope="module")
+def long_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], Any]:
+    """A tiny model, rows up to the 8,192 tokens of the longest lane, and what the reference makes of them."""
+    tiny = TinyQwen3(42, 16, 2, 2, 1, 10, 24, 97, 8192, tied=True)
+    directory = tmp_path_factory.mktemp("long")
+    write_qwen3(directory, tiny)
+    rows = seeded_rows([8191, 8192, 1025], 97)
+    with loaded_model(reference_plugin, directory, max_tokens=8192) as model:
+        wanted = reference_plugin.synapse_embed(model, batch_of(rows, "last"), ignore_progress)
+    return directory, rows, wanted
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_longest_rows_run_in_segments_and_agree_with_the_reference(
+    long_rows: tuple[Path, list[Any], Any], dtype: DType
+) -> None:
+    directory, rows, wanted = long_rows
+    seen: list[int] = []
+    with loaded_model(plugin, directory, dtype=dtype, max_tokens=8192) as model:
+        found = plugin.synapse_embed(model, batch_of(rows, "last"), lambda done, phase: seen.append(done))
+        assert digests(model, rows[::-1]) == [vector_digest(vector) for vector in found[::-1]]
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert np.sum(found.astype(np.float64) * wanted, axis=1).min() >= FLOORS[dtype][0]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_end_of_a_row_comes_from_its_count_and_not_from_the_padding(dtype: DType, tmp_path: Path) -> None:
     """Padded positions hold id 0; a row that itself ends in zeros keeps them."""
