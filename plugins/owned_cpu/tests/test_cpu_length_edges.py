@@ -1,0 +1,60 @@
+"""Lengths at which something changes, up to the longest: the reference's numbers, and one set of bits for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synapse_owned_cpu import plugin
+
+from synapse_host.hookspecs import DType
+from synapse_host.ops.tolerances import END_TO_END
+from synapse_host.owned_engine import reference_plugin
+from synapse_host.testing.engine_runs import loaded_model, seeded_rows, vector_digest
+from synapse_host.testing.recorded_encoders import embedded
+from synapse_host.testing.tiny_encoders import TinyXlmRoberta
+from synapse_host.testing.tiny_models import TinyBert, TinyModel, write_model
+from synapse_host.testing.tiny_modernbert import TinyModernBert
+
+DTYPES = plugin.synapse_describe().dtypes
+VOCAB, LONGEST = 101, 8192
+EDGES = [31, 32, 33, 127, 128, 129, 255, 256, 257, 319, 320, 321, 511, 512, 513, 1023, 1024, 1025]
+MODELS: Mapping[str, TinyModel] = {
+    "bert": TinyBert(61, 24, 2, 3, 37, VOCAB, LONGEST),
+    "xlm-roberta": TinyXlmRoberta(TinyBert(62, 24, 2, 3, 37, VOCAB, LONGEST, layer_norm_eps=1e-5)),
+    "modernbert": TinyModernBert(63, 24, 3, 3, 37, VOCAB, LONGEST, span=128),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_at_the_edges(name: str, dtype: DType, tmp_path: Path) -> None:
+    rows = seeded_rows(EDGES, VOCAB)
+    write_model(tmp_path, MODELS[name])
+    with loaded_model(reference_plugin, tmp_path, max_tokens=LONGEST) as model:
+        wanted = embedded(reference_plugin, model, rows, "mean").astype(np.float64)
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=LONGEST) as model:
+        found = embedded(plugin, model, rows, "mean")
+        alone = [embedded(plugin, model, [row], "mean")[0] for row in rows]
+        copies = embedded(plugin, model, [*rows[:9], *(row[:-1] for row in rows), *rows[:9]], "mean")
+    assert np.sum(found * wanted, axis=1).min() >= END_TO_END[dtype].min_cosine
+    assert [vector_digest(vector) for vector in alone] == [vector_digest(vector) for vector in found]
+    assert [vector_digest(vector) for vector in [*copies[:9], *copies[-9:]]] == [
+        vector_digest(vector) for vector in [*found[:9], *found[:9]]
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["xlm-roberta", "modernbert"])
+def test_the_two_longest_rows_differ_and_have_their_bits_in_any_batch(name: str, dtype: DType, tmp_path: Path) -> None:
+    short, shorter, longest = *seeded_rows([40, LONGEST - 1], VOCAB), seeded_rows([LONGEST], VOCAB, seed=1)[0]
+    write_model(tmp_path, MODELS[name])
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=LONGEST) as model:
+        together = embedded(plugin, model, [longest, short, shorter, longest[:-1]], "cls")
+        alone = [embedded(plugin, model, [row], "cls")[0] for row in (longest, short, shorter)]
+    assert [vector_digest(vector) for vector in together[:3]] == [vector_digest(vector) for vector in alone]
+    assert np.linalg.norm(together, axis=1) == pytest.approx([1.0] * 4, abs=1e-3)
+    # The last token counts: one row is the other without it.
+    assert together[0].tobytes() != together[3].tobytes()
