@@ -32,7 +32,7 @@ class Setting:
 
 BENCHMARKS: dict[str, Callable[[Setting], Result]] = {
     "start": lambda setting: start_up.measure(STARTS),
-    "worker": lambda setting: worker_exchange.measure(),
+    "worker": lambda setting: worker_exchange.measure(held=not setting.machine.busy),
     "vectors": lambda setting: vector_forms.measure(),
     "single": lambda setting: single_query.measure(setting.host(), QUERIES),
     "bulk": lambda setting: bulk.measure(setting.host(), setting.machine, BULK_PASSES),
