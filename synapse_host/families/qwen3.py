@@ -58,6 +58,9 @@ class Qwen3Config:
         fields.require(config, "hidden_act", "silu")
         fields.require(config, "attention_bias", False)
         fields.require(config, "use_sliding_window", False)
+        local = set(config.get("layer_types") or ()) - {"full_attention"}
+        if local:
+            raise ValueError(f"layer_types name {sorted(local)}; only 'full_attention' is computed here")
         heads = fields.whole(config, "num_attention_heads")
         kv_heads = fields.whole(config, "num_key_value_heads", heads)
         if heads % kv_heads:

@@ -216,7 +216,8 @@ class ReferenceOps(TensorOps):
         return _f32(_product(x, w if rows is None else w[list(rows)]))
 
     def argmax(self, logits: Array) -> Ids:
-        best: Ids = np.argmax(logits, axis=-1).astype(np.int32)
+        nothing = np.isnan(logits).any(axis=-1)
+        best: Ids = np.where(nothing, logits.shape[-1], np.argmax(logits, axis=-1)).astype(np.int32)
         return best
 
     def result(self, x: Array) -> Array:

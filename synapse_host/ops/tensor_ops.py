@@ -147,7 +147,7 @@ class TensorOps(Protocol):
         """``x · wᵀ`` in float32 against all of ``w`` [V, C] or the named rows only."""
 
     def argmax(self, logits: Logits) -> Handle:
-        """Index of the largest logit in float32, the lowest index on ties."""
+        """Index of the largest logit in float32, the lowest index on ties; V where the logits are NaN."""
 
     def result(self, x: Rows) -> Handle:
         """The only way out of a graph: float32 [B, C]."""

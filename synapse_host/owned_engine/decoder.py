@@ -72,7 +72,8 @@ class OwnedDecoder:
         and carries the token.
 
         Raises:
-            PluginError: invalid_request for a prompt the lane cannot hold or an id outside the vocabulary.
+            PluginError: invalid_request for a prompt the lane cannot hold or an id outside the vocabulary;
+                non_finite_output when the model's numbers are no numbers any more.
 
         """
         ids = self._checked(prompt)
@@ -84,7 +85,8 @@ class OwnedDecoder:
         def worked(tokens: tuple[int, ...]) -> None:
             progress(next(pieces), "inference", tokens)
 
-        made, reason = continued(self._backend.session(self._reading), ids, self._stop_ids, most, worked)
+        session = _Sound(self._backend.session(self._reading), self._vocab_size)
+        made, reason = continued(session, ids, self._stop_ids, most, worked)
         return Generation(made, reason, len(ids))
 
     def unload(self) -> None:
@@ -106,6 +108,22 @@ class OwnedDecoder:
                 "use the tokenizer published with the model",
             )
         return ids
+
+
+class _Sound:
+    """A session whose every token is one of the vocabulary: logits of NaN have no largest."""
+
+    def __init__(self, session: Session, vocab_size: int) -> None:
+        self._session = session
+        self._vocab_size = vocab_size
+
+    def next_token(self, ids: Sequence[int]) -> int:
+        token = self._session.next_token(ids)
+        if not 0 <= token < self._vocab_size:
+            raise PluginError(
+                "non_finite_output", f"the logits after token id {ids[-1]} are NaN; use another dtype or backend"
+            )
+        return token
 
 
 def _reading(settings: ModelSettings, config: Any) -> Reading:

@@ -16,7 +16,7 @@ from synapse_host.owned_engine import greedy, reference_plugin
 from synapse_host.owned_engine.decoder import OwnedDecoder
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
 from synapse_host.testing.recorded_qwen3 import RecordedQwen3, recorded_qwen3
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.tiny_models import TinyBert, write_model, write_safetensors
 from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -184,6 +184,20 @@ def test_an_encoder_does_not_generate(tmp_path: Path) -> None:
     ):
         pass
     assert refused.value.code == "operation_mismatch"
+
+
+def test_numbers_that_are_none_are_refused_and_not_taken_for_a_token(pairs: RecordedQwen3, tmp_path: Path) -> None:
+    with decoder(tmp_path, pairs):
+        pass
+    tensors = pairs.model.tensors()
+    tensors["model.embed_tokens.weight"][5] = np.nan
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    runtime = {"operation": "generate"}
+    with loaded_model(reference_plugin, tmp_path, max_tokens=200, runtime_config=runtime) as model:
+        assert generated(model, pairs.prompts[0], 3).n_prompt == len(pairs.prompts[0])
+        with pytest.raises(PluginError, match="the logits after token id 8 are NaN") as refused:
+            generated(model, np.array([4, 5, 8], np.int32), 3)
+    assert refused.value.code == "non_finite_output"
 
 
 def test_a_decoder_makes_no_vectors(pairs: RecordedQwen3, tmp_path: Path) -> None:

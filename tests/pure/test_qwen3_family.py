@@ -25,6 +25,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not 'silu'"),
     ({"attention_bias": True}, "attention_bias True"),
     ({"use_sliding_window": True}, "use_sliding_window True"),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types name ['sliding_attention']"),
     ({"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide num_attention_heads 8"),
     ({"head_dim": 7}, "head_dim 7 is odd"),
     ({"head_dim": "22"}, "head_dim '22' is not a whole number"),

@@ -13,11 +13,12 @@ from synapse_owned_cpu import graph_backend, plugin
 from synapse_owned_cpu.openvino_ops import OpenVinoOps
 from synapse_owned_cpu.runtime import core, opset, ov
 
-from synapse_host.hookspecs import DType, Generation
+from synapse_host.hookspecs import DType, Generation, PluginError
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.owned_engine import greedy
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model, seeded_rows
 from synapse_host.testing.recorded_qwen3 import RecordedQwen3, recorded_qwen3
+from synapse_host.testing.tiny_models import write_safetensors
 from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
@@ -72,6 +73,21 @@ def test_a_stop_token_ends_the_text(tmp_path: Path) -> None:
     with decoder(tmp_path, recorded, "f32", eos_token_id=[wanted[cut]]) as model:
         made = generated(model, recorded.prompts[1])
     assert (list(made.token_ids), made.finish_reason) == (wanted[:cut], "stop")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers_that_are_none_are_refused_and_not_taken_for_a_token(dtype: DType, tmp_path: Path) -> None:
+    recorded = recorded_qwen3(FIXTURES, "pairs")
+    write_qwen3(tmp_path, recorded.model)
+    tensors = recorded.model.tensors()
+    tensors["model.embed_tokens.weight"][5] = np.nan
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    runtime = {"operation": "generate"}
+    with (
+        loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=300, runtime_config=runtime) as model,
+        pytest.raises(PluginError, match="the logits after token id 8 are NaN"),
+    ):
+        generated(model, np.array([4, 5, 8], np.int32), 3)
 
 
 @pytest.mark.skipif("bf16" not in DTYPES, reason="this processor does not compute in bf16")
