@@ -197,13 +197,14 @@ def _framed(body: bytes, limit: int) -> bytes:
     return frame_header(len(body), limit) + body
 
 
-def _refusal(error: Mapping[str, Any]) -> SynapseError:
+def _refusal(error: Any) -> SynapseError:
+    error = _object(error)
     refusal = from_wire(error)
     refusal.safe_to_retry = bool(error.get("safe_to_retry_same_request", refusal.safe_to_retry))
     return refusal
 
 
-def error_from(error: Mapping[str, Any]) -> Exception:
+def error_from(error: Any) -> Exception:
     """The exception for an error object found in an answer."""
     try:
         return _refusal(error)

@@ -7,11 +7,15 @@ lets a fault pass, refuses what is lawful, or ends in any way but its own except
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from synapse_host.client.exchange import Exchange, Received
+from synapse_host.client.faults import ReplyMismatch
+from synapse_host.errors import QueueFull, SynapseError
 from synapse_host.framing import HEADER_BYTES, FrameDecoder, FrameTooLarge
 from synapse_host.server.envelope import Hello as ClientHello
 from synapse_host.server.envelope import Request, decode_frame, encode_error
@@ -135,6 +139,40 @@ def fuzz_session(maker: FrameMaker, tally: Tally) -> None:
         tally["client request"] += 1
 
 
+def fuzz_client(maker: FrameMaker, tally: Tally) -> None:
+    """A few answers to a client, some of them no answers; it takes them, or closes with the one exception for it."""
+    exchange = Exchange()
+    number, _ = exchange.request("m", {})
+    stream = b""
+    for _ in range(maker.draw.randint(1, 3)):
+        wire: dict[str, Any] = dict(maker.draw.choice(_ANSWERS))
+        if "id" in wire and maker.draw.random() < 0.9:
+            wire["id"] = number
+        wire = maker.wild(wire) if maker.draw.random() < 0.3 else wire
+        if maker.draw.random() < 0.2 and isinstance(inner := next(reversed(wire.values())), dict):
+            wire[next(reversed(wire))] = maker.wild(inner)
+        payload = wire_bytes(wire)
+        payload = maker.broken(payload) if maker.draw.random() < 0.1 else payload
+        stream += len(payload).to_bytes(HEADER_BYTES, "little") + payload
+        if isinstance(result := wire.get("result"), dict) and "raw" in result:
+            stream += (8).to_bytes(HEADER_BYTES, "little") + bytes(8)
+
+    def receive() -> list[int]:
+        return [done for chunk in maker.chunks(stream) for done in exchange.feed(chunk)]
+
+    # What a host says its client repeats in full.
+    completed, fault = _attempt(receive, ReplyMismatch, most=math.inf)
+    if completed is None:
+        tally["answer refused"] += 1
+        return
+    assert completed in ([], [number])
+    answer, fault = _attempt(lambda: exchange.take(number), SynapseError, ReplyMismatch, most=math.inf)
+    if fault is not None:
+        tally["answer error"] += 1
+    else:
+        tally["answer taken" if isinstance(answer, Received) else "answer to come"] += 1
+
+
 def fuzz_framing(maker: FrameMaker, tally: Tally) -> None:
     """A few frames in one stream of bytes, some headers lying, in pieces; beside a reading of the whole stream."""
     stream = b""
@@ -158,12 +196,14 @@ def fuzz_framing(maker: FrameMaker, tally: Tally) -> None:
     tally["frames too large"] += ended
 
 
-def _attempt(call: Callable[[], Value], *ways_out: type[Exception]) -> tuple[Value | None, Exception | None]:
+def _attempt(
+    call: Callable[[], Value], *ways_out: type[Exception], most: float = _MOST_SAID
+) -> tuple[Value | None, Exception | None]:
     """What ``call`` returns, or the fault it ends with; a text about a fault may not repeat all it complains of."""
     try:
         return call(), None
     except ways_out as fault:
-        if len(str(fault)) > _MOST_SAID:
+        if len(str(fault)) > most:
             raise AssertionError(f"a message of {len(str(fault))} characters: {str(fault)[:200]}") from fault
         return None, fault
 
@@ -225,9 +265,18 @@ _COUNTS: Mapping[str, Sequence[Any]] = {
     "code": ("oom", "x" * 5000),
 }
 
-TARGETS: Sequence[Target] = (fuzz_codec, fuzz_handshake, fuzz_reply, fuzz_session, fuzz_framing)
-#: Of ten rounds, how many go to each target; a round of framing is several frames.
-_SHARES = (5, 1, 2, 1, 1)
+#: Lawful frames to a client.
+_ANSWERS: Sequence[dict[str, Any]] = (
+    {"hello": {"api": 1, "version": "1", "module_generation": 1, "max_frame": 8192, "vectors": "f32"}},
+    {"id": 1, "result": {"value": 1}},
+    {"id": 1, "result": {"raw": {"rows": 1, "dims": 2}}},
+    {"id": 1, "result": {"error": QueueFull("later").to_wire()}},
+    {"id": 1, "error": QueueFull("later").to_wire()},
+    {"id": None, "error": QueueFull("later").to_wire()},
+)
+TARGETS: Sequence[Target] = (fuzz_codec, fuzz_handshake, fuzz_reply, fuzz_session, fuzz_framing, fuzz_client)
+#: Of eleven rounds, how many go to each target; a round of framing is several frames.
+_SHARES = (5, 1, 2, 1, 1, 1)
 #: What a run must have reached to count as one: every message of every role, and every way out.
 HANDLERS = frozenset(
     {
@@ -237,6 +286,7 @@ HANDLERS = frozenset(
         *("handshake Hello", "handshake HelloAck", "handshake refused", "request refused", "response refused"),
         *("hello accepted", "hello malformed_hello", "hello version_mismatch", "hello nonce_mismatch"),
         *("hello manifest_mismatch", "hello kernel_revision_mismatch", "reply ERR", "reply refused"),
+        *("answer taken", "answer to come", "answer error", "answer refused"),
         *("client hello", "client request", "client refused", "frames whole", "frames too large"),
     }
 )

@@ -148,3 +148,17 @@ def test_hello_sets_the_frame_limit() -> None:
 def test_what_json_cannot_say_is_refused_before_sending(value: object) -> None:
     with pytest.raises(InvalidRequest, match="parameters of m cannot be sent"):
         Exchange().request("m", {"value": value})
+
+
+@pytest.mark.parametrize("error", [[1], "queue_full", 0.5, True])
+@pytest.mark.parametrize("place", ["channel", "connection", "result"])
+def test_an_error_that_is_no_object_closes_the_connection(error: Any, place: str) -> None:
+    exchange = Exchange()
+    number, _ = exchange.request("m", {})
+    answers = {
+        "channel": {"id": number, "error": error},
+        "connection": {"id": None, "error": error},
+        "result": {"id": number, "result": {"error": error}},
+    }
+    with pytest.raises(ReplyMismatch, match="where an object belongs"):
+        exchange.feed(_frame(answers[place]))

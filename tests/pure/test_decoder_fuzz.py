@@ -16,8 +16,8 @@ from synapse_host.worker_protocol.field_checks import FieldCheck
 from synapse_host.worker_protocol.messages import Load
 
 #: Twenty million with ``make soak``.
-FRAMES = 150_000
-REACHED = 100
+FRAMES = 120_000
+REACHED = 80
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_the_fuzz_sees_a_refused_field(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_fuzz_sees_a_value_that_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    accepting = FieldCheck(lambda value: True, "anything")
+    accepting = FieldCheck(lambda value: value is not None, "anything")
     monkeypatch.setitem(codec._LAYOUTS[Load], "format", (accepting, True))
     with pytest.raises(AssertionError, match=r"seed 3, after .* was taken for"):
         fuzz_decoders(10_000, 3)
