@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,3 +241,7 @@ def _filled(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Floa
     if name == "token_embd.weight" or len(shape) == 1:
         return noise
     return np.float32(2.0 / math.sqrt(shape[-1])) * noise
+
+
+if __name__ == "__main__":
+    write_tiny_decoder(Path(sys.argv[1]), TinyDecoder(seed=1))

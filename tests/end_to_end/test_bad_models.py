@@ -143,7 +143,7 @@ CASES = {
         params={"engine": "owned-metal"},
     ),
     "engine that is not owned": invalid("engine task", "'example-hash'", "vouch", engine="example-hash"),
-    "task the engine does not serve": invalid("engine task", "rerank", task="rerank"),
+    "task the engine does not serve": invalid("engine task", "generate", engine="example-hash", task="generate"),
     "dtype that is not available": invalid("dtype dtypes", "'f16'", "f32", dtype="f16"),
     # Paths.
     "relative path": invalid("path", "'models/tiny'", "absolute", path="models/tiny"),
