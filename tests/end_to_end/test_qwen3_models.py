@@ -1,4 +1,4 @@
-"""A Qwen3 checkpoint through the whole house: loaded, certified against the reference, embedding on the CPU backend."""
+"""Qwen3 checkpoints through the whole house: loaded, certified against the reference, serving on the CPU backend."""
 
 from __future__ import annotations
 
@@ -32,6 +32,19 @@ def test_the_lane_agrees_with_the_reference_and_with_itself(client: Client) -> N
     alone = [client.embed_query("lane", text).vectors[0] for text in TEXTS]
     assert [vector.tobytes() for vector in alone] == [vector.tobytes() for vector in lane]
     assert np.abs(lane[0] - lane[1]).max() > 0.01
+
+
+def test_pairs_are_composed_as_a_chat_and_scored_by_the_probability_of_yes(client: Client, tmp_path: Path) -> None:
+    write_qwen3(tmp_path, TINY_QWEN3S["fours"], readout_ids=[7, 9])
+    load_model(client, tmp_path, engine="cpu", model_id="judge", task="rerank", max_tokens=700, dtype="f32")
+    documents = ["boats float", "the moon pulls", "taxes are due in may"]
+    reply = client.rerank("judge", "why does the tide come in", documents)
+    assert reply.score_kind == "probability"
+    assert len(set(reply.scores)) == 3
+    assert all(0 < score < 1 for score in reply.scores)
+    assert client.rerank("judge", "why does the tide come in", documents[::-1]).scores == reply.scores[::-1]
+    # The chat around a pair is a hundred characters and more, whatever is in it.
+    assert min(reply.real_token_counts) > 100
 
 
 def test_a_config_that_is_not_computed_is_refused_by_field(client: Client, tmp_path: Path) -> None:
