@@ -18,7 +18,7 @@ from synapse_host.testing.in_process_host import in_process_host
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 #: A million each with ``make soak``.
-EXCHANGED, ASKED = 60_000, 30_000
+EXCHANGED, ASKED = 60_000, 15_000
 REACHED = 100
 
 

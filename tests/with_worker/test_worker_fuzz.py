@@ -9,7 +9,7 @@ import pytest
 from synapse_host.testing.worker_conversations import HANDLERS, fuzz_worker
 
 #: A million with ``make soak``.
-FRAMES = 12_000
+FRAMES = 8_000
 REACHED = 20
 
 
