@@ -57,7 +57,7 @@ async def test_tokens_and_speed_of_a_real_model(model_file: Path, tmp_path: Path
     here = sum(map(len, wanted)) / (time.perf_counter() - began)
     engine.close()
     async with running(gguf_spec(tmp_path, "llama")) as worker:
-        reference = await load_gguf(worker, model_file, "gemma3", "generate", CONTEXT)
+        reference = await load_gguf(worker, model_file, "gemma3", "generate", CONTEXT, THREADS)
         await generate(worker, reference, rows[0], MADE)
         began = time.perf_counter()
         made = [await generate(worker, reference, row, MADE) for row in rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,14 +63,14 @@ def gguf_spec(folder: Path, backend: str, *, engine: str = "", env: Mapping[str,
     )
 
 
-async def load_gguf(worker: Worker, file: Path, family: str, operation: str, max_tokens: int) -> str:
+async def load_gguf(worker: Worker, file: Path, family: str, operation: str, max_tokens: int, threads: int = 1) -> str:
     """Load ``file`` into ``worker``; returns the model reference."""
     pairs = {
         "family": family,
         "dtype": "f16",
         "max_tokens": str(max_tokens),
         "operation": operation,
-        "threads": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1),
+        "threads": str(threads),
     }
     reply, _ = await worker.request(Load("load-1", str(file), sha256_file(file), "gguf", pairs), operation="load")
     assert isinstance(reply, Loaded)
