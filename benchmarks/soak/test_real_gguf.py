@@ -41,6 +41,8 @@ def library(file: Path) -> Any:
 
 def directly(engine: Any, prompt: list[int]) -> list[int]:
     made: list[int] = []
+    # The class would keep what this prompt shares with the last; quantised products of fewer rows round otherwise.
+    engine.reset()
     for token in engine.generate(prompt, temp=0.0, reset=True):
         if token == engine.token_eos() or len(made) == MADE:
             break

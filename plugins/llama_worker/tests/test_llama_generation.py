@@ -36,6 +36,8 @@ def directly(file: Path, rows: list[np.ndarray], end: int) -> list[list[int]]:
     made = []
     for row in rows:
         tokens: list[int] = []
+        # The class would keep what this prompt shares with the last one, and compute fewer rows together.
+        library.reset()
         for token in library.generate(row.tolist(), temp=0.0, reset=True):
             if token == end or len(tokens) == MADE:
                 break
