@@ -11,9 +11,9 @@ import numpy as np
 from synapse_host.hookspecs import LoadSpec, PluginError, Progress
 from synapse_host.model_files.gguf_cursor import GgufFault
 from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
+from synapse_llama_worker.architectures import ENCODING
 from synapse_llama_worker.library import forget_errors, last_errors, open_library
 from synapse_llama_worker.model import Facts, LlamaModel
-from synapse_llama_worker.plugin import ENCODING
 
 #: A tensor a classifier cannot be without; files name its last layer by one of these.
 _CLASSIFIER_TENSORS = frozenset({"cls.weight", "cls.output.weight"})

@@ -11,15 +11,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, LoadSpec, hookimpl
+from synapse_llama_worker.architectures import ENCODING, GENERATING
 
 if TYPE_CHECKING:
     from synapse_host.hookspecs import EmbedBatch, Generation, Progress, TokenIds, Vectors
     from synapse_llama_worker.model import LlamaModel
 
 ENGINE = "llama.cpp-worker"
-#: Architectures whose files the plugin's tests write, load and run; llama.cpp knows many more.
-GENERATING = ("llama", "qwen2", "qwen3", "gemma3")
-ENCODING = ("bert",)
 
 
 @hookimpl
