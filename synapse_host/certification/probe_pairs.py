@@ -35,8 +35,24 @@ def probe_pairs(pairs: PairTokenizer) -> ProbePairs:
     for pool, place in enumerate(_QUERIES):
         candidates = [texts[place], *texts[pool::POOLS]]
         pools.append([*range(len(rows), len(rows) + len(candidates))])
-        rows += [pair.ids for pair in pairs.compose(texts[place], candidates)]
-    return ProbePairs(rows + _edges(pairs, texts[_QUERIES[0]], data["long_text"], data["edge_lengths"]), pools)
+        rows += [pair.ids for pair in pairs.compose(_fitting(pairs, texts[place]), candidates)]
+    query = _fitting(pairs, texts[_QUERIES[0]])
+    return ProbePairs(rows + _edges(pairs, query, data["long_text"], data["edge_lengths"]), pools)
+
+
+def _fitting(pairs: PairTokenizer, query: str) -> str:
+    """The query, or as many of its first words as leave candidates half of a sequence under a short limit."""
+    words = query.split(" ")
+    while True:
+        text = " ".join(words)
+        try:
+            pairs.compose(text, [""], limit=pairs.max_tokens // 2)
+        except InvalidRequest:
+            if len(words) == 1:
+                return text
+            words = words[: len(words) // 2]
+        else:
+            return text
 
 
 def _edges(pairs: PairTokenizer, query: str, document: str, lengths: list[int]) -> list[list[int]]:

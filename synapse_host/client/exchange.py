@@ -14,6 +14,7 @@ import orjson
 
 from synapse_host.client.faults import ReplyMismatch
 from synapse_host.client.raw_frame import RawFrame
+from synapse_host.client.unsendable import unsendable
 from synapse_host.errors import InvalidRequest, SynapseError, from_wire
 from synapse_host.framing import FrameDecoder, FrameTooLarge, frame_header
 
@@ -79,8 +80,11 @@ class Exchange:
             document["scope"] = {"flow_id": flow_id}
         try:
             frame = _framed(orjson.dumps(document), self._max_frame)
-        except (TypeError, FrameTooLarge) as fault:
+        except FrameTooLarge as fault:
             raise InvalidRequest(f"the parameters of {method} cannot be sent: {fault}", channel=True) from None
+        except TypeError as fault:
+            where = unsendable(params) or f"{fault}; use what JSON has"
+            raise InvalidRequest(f"the parameters of {method} cannot be sent: {where}", channel=True) from None
         self._pending.add(number)
         return number, frame
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from synapse_host.model_files.source_files import FileDigest, digest_file, open_
 SAFETENSORS = "safetensors-package"
 #: The names model.load assumes where it is told none.
 DEFAULT_MODEL, DEFAULT_CONFIG = "model.safetensors", "config.json"
+#: What lies there instead where the weights were published in several files.
+INDEX_OF_WEIGHTS = f"model{INDEX_SUFFIX}"
 #: Bytes a config.json (a few kilobytes) may have; past them the file is not what its name says, and the host will not
 #: read it into memory to find out.
 LARGEST_CONFIG = 16 * 1024 * 1024
@@ -73,6 +75,18 @@ def resolve_files(request: LoadRequest, formats: Collection[str] = (SAFETENSORS,
         _refuse_config(request)
         return ModelFiles(_found(root, _gguf_name(root, request)), _found(root, request.tokenizer[0]), None)
     return ModelFiles(*(_found(root, name) for name, _ in (request.model, request.tokenizer, request.config)))
+
+
+def with_index(request: LoadRequest, formats: Collection[str] = (SAFETENSORS,)) -> LoadRequest:
+    """The request, its weights named by their index where the directory holds that and no ``model.safetensors``.
+
+    Only for the name nobody chose: a file asked for by digest, or by another name, is that file or none.
+    """
+    root = Path(request.directory)
+    unnamed = request.model == (DEFAULT_MODEL, None) and SAFETENSORS in formats
+    if unnamed and not (root / DEFAULT_MODEL).exists() and (root / INDEX_OF_WEIGHTS).exists():
+        return replace(request, model=(INDEX_OF_WEIGHTS, None))
+    return request
 
 
 def read_outline(request: LoadRequest, files: ModelFiles) -> Outline:

@@ -15,7 +15,7 @@ from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.load_request import LoadRequest
-from synapse_host.lanes.model_package import resolve_files
+from synapse_host.lanes.model_package import resolve_files, with_index
 from synapse_host.lanes.model_preparation import prepare_model
 from synapse_host.lanes.registered_model import RegisteredModel
 
@@ -64,6 +64,7 @@ class ModelRegistrar:
         """
         enter("resolving")
         description = await self._backends.for_loading(request.engine, request.task)
+        request = await anyio.to_thread.run_sync(partial(with_index, request, description.model_formats))
         files = await anyio.to_thread.run_sync(partial(resolve_files, request, description.model_formats))
         enter("validating")
         model = await anyio.to_thread.run_sync(

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import anyio.to_thread
 from pydantic import Field, StrictStr
 
-from synapse_host.admission.admission import request_bytes
 from synapse_host.admission.gate import Budget, Gate
 from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.errors import InvalidRequest
@@ -25,6 +24,12 @@ from synapse_host.tokenization.pairs import ComposedPair
 
 #: Candidates of an interactive request at most; more make it bulk (wire contract section 5).
 INTERACTIVE_CANDIDATES = 20
+
+#: Bytes a candidate is charged with beside its text and the query's: measured, 4 KiB of tokens, pairs and frames each.
+CANDIDATE_BYTES = 4096
+#: Characters a candidate counts for, beside its own and the query's, when deciding where pairs are composed: composing
+#: one takes some 5 µs however short it is.
+COMPOSING_CHARS = 8
 
 WorkClass = Literal["interactive", "bulk"]
 
@@ -81,7 +86,7 @@ class RerankingService:
     ) -> tuple[list[ComposedPair], bytes]:
         turns = lane.turns
         # The query is charged with every candidate, since it is computed with each.
-        size = request_bytes(params.candidates) + len(params.query) * len(ids)
+        size = sum(map(len, params.candidates)) + (len(params.query) + CANDIDATE_BYTES) * len(ids)
         with self.gate.admitted(size, budget, waiting=turns.waiting, permit_free=turns.free):
             pairs = await _compose(lane, params.query, params.candidates)
             compute = partial(lane.rerank, [pair.ids for pair in pairs], ids)
@@ -115,7 +120,8 @@ def _model_of(params: RerankScoreParams) -> str | None:
 
 async def _compose(lane: Lane, query: str, candidates: list[str]) -> list[ComposedPair]:
     compose = partial(lane.pairs.compose, query, candidates)
-    if len(query) + sum(map(len, candidates)) <= INLINE_TOKENIZING_CHARS:
+    work = sum(map(len, candidates)) + (len(query) + COMPOSING_CHARS) * len(candidates)
+    if work <= INLINE_TOKENIZING_CHARS:
         return compose()
     return await anyio.to_thread.run_sync(compose)
 

@@ -143,6 +143,16 @@ def test_too_many_characters_name_their_candidate(client: Client) -> None:
     assert (error.details or {})["item_id"] == "1"
 
 
+def test_more_candidates_than_memory_is_set_aside_for_are_refused_with_both_numbers(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="host admits at most 67108864"):
+        client.rerank("ranker", QUERY, [""] * 17_000)
+
+
+def test_a_model_with_a_short_limit_can_be_certified(client: Client, directory: Path) -> None:
+    load_model(client, directory, engine="cpu", model_id="short", task="rerank", dtype="f32", max_tokens=48)
+    assert len(client.rerank("short", QUERY, DOCUMENTS).scores) == len(DOCUMENTS)
+
+
 def test_a_model_serves_its_own_task_alone(client: Client) -> None:
     with pytest.raises(InvalidRequest, match="is for rerank, not embed"):
         client.embed_query("ranker", "text")

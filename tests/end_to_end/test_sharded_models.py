@@ -53,6 +53,15 @@ def test_several_files_are_one_model_across_restarts(tmp_path: Path) -> None:
         assert rows["other"] != rows["parts"]
 
 
+def test_the_index_is_found_where_there_is_no_single_file(tmp_path: Path) -> None:
+    sharded(tmp_path / "parts")
+    with RunningHost(tmp_path / "home") as running, running.client() as client:
+        load_model(client, tmp_path / "parts", model_id="named", **SHARDED)
+        load_model(client, tmp_path / "parts", model_id="found", engine="reference", certify=False)
+        rows = {row["model_id"]: row["fingerprints"] for row in client.models_list()["models"]}
+        assert rows["found"] == rows["named"]
+
+
 def no_file(directory: Path, files: list[Path]) -> None:
     files[2].unlink()
 
