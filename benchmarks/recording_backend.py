@@ -59,8 +59,8 @@ def read_record(data: bytes) -> Iterator[RecordedBatch]:
 
 @hookimpl
 def synapse_describe() -> BackendDescription:
-    """The cpu backend under this one's id."""
-    return dataclasses.replace(cpu.synapse_describe(), backend=BACKEND)
+    """The cpu backend under this one's id, for embedding alone."""
+    return dataclasses.replace(cpu.synapse_describe(), backend=BACKEND, tasks=("embed",))
 
 
 @hookimpl

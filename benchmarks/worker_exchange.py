@@ -120,6 +120,7 @@ def _result(one: Spread, moved: dict[str, Spread], *, held: bool) -> Result:
             held,
         )
         for name, spread in moved.items()
+        if name.endswith("reply")
     ]
     figures = {"exchange_p50_us": p50, "exchange_p99_us": p99} | {
         f"{name.replace(' ', '_').lower()}_gb_per_s": spread.median for name, spread in moved.items()
