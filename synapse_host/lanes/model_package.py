@@ -82,11 +82,14 @@ def with_index(request: LoadRequest, formats: Collection[str] = (SAFETENSORS,)) 
 
     Only for the name nobody chose: a file asked for by digest, or by another name, is that file or none.
     """
-    root = Path(request.directory)
-    unnamed = request.model == (DEFAULT_MODEL, None) and SAFETENSORS in formats
-    if unnamed and not (root / DEFAULT_MODEL).exists() and (root / INDEX_OF_WEIGHTS).exists():
-        return replace(request, model=(INDEX_OF_WEIGHTS, None))
-    return request
+    if request.model != (DEFAULT_MODEL, None) or SAFETENSORS not in formats:
+        return request
+    try:
+        names = {path.name for path in Path(request.directory).iterdir()}
+    except (OSError, ValueError):
+        return request  # resolve_files says what is wrong with the directory
+    found = DEFAULT_MODEL not in names and INDEX_OF_WEIGHTS in names
+    return replace(request, model=(INDEX_OF_WEIGHTS, None)) if found else request
 
 
 def read_outline(request: LoadRequest, files: ModelFiles) -> Outline:
