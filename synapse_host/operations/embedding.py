@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 import anyio.to_thread
@@ -18,7 +18,7 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.operations.constraints import BudgetRule, Constraints, Name, Params
-from synapse_host.operations.envelope import inference_envelope
+from synapse_host.operations.envelope import inference_envelope, truncation_disclosure
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
 from synapse_host.operations.serving import INLINE_TOKENIZING_CHARS, refuse_longest, serving_lane, within_deadline
 from synapse_host.time_limits import TimeLimits
@@ -123,7 +123,7 @@ class EmbeddingService:
             for item, row in zip(ids, rows, strict=True)
         ]
         payload["real_token_counts"] = [row.effective_tokens for row in rows]
-        payload["truncation_disclosures"] = [_disclosure(row) for row in rows]
+        payload["truncation_disclosures"] = [truncation_disclosure(row) for row in rows]
         return Reply(payload, RawVectors(len(rows), dims, data))
 
 
@@ -142,14 +142,6 @@ def _refuse_wordless(rows: Sequence[EncodedText], ids: Sequence[str]) -> None:
                 f"item {item!r} has no tokens under this model's tokenizer, so it has no vector; leave it out",
                 details={"item_id": item},
             )
-
-
-def _disclosure(row: EncodedText) -> dict[str, Any]:
-    return {
-        "submitted_tokens": row.submitted_tokens,
-        "effective_tokens": row.effective_tokens,
-        "truncated": row.truncated,
-    }
 
 
 def _items(params: EmbedBatchParams) -> tuple[list[str], list[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.tokenization.model_tokenizer import EncodedText
+from synapse_host.tokenization.pairs import ComposedPair
 
 
 def inference_envelope(
@@ -21,4 +23,13 @@ def inference_envelope(
         },
         "module_generation": module_generation,
         "equivalent_to": [],
+    }
+
+
+def truncation_disclosure(read: EncodedText | ComposedPair) -> dict[str, Any]:
+    """How much of a text or a pair the model read (``truncation_disclosures`` of the wire contract)."""
+    return {
+        "submitted_tokens": read.submitted_tokens,
+        "effective_tokens": read.effective_tokens,
+        "truncated": read.truncated,
     }

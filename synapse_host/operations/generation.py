@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio.to_thread
 from pydantic import Field, StrictInt, StrictStr
@@ -12,19 +12,16 @@ from pydantic import Field, StrictInt, StrictStr
 from synapse_host.admission.admission import request_bytes
 from synapse_host.admission.gate import Budget, Gate
 from synapse_host.certification.ledger import CertificationLedger
-from synapse_host.errors import EXCEPTIONS, DeadlineExceeded, InvalidRequest, NotCertified
+from synapse_host.errors import EXCEPTIONS, InvalidRequest, NotCertified
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.resolution import resolve_lane
 from synapse_host.operations.constraints import BudgetRule, Constraints, Name
-from synapse_host.operations.envelope import inference_envelope
+from synapse_host.operations.envelope import inference_envelope, truncation_disclosure
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.operations.serving import INLINE_TOKENIZING_CHARS, available_lane, within_deadline
 from synapse_host.time_limits import TimeLimits
 from synapse_host.tokenization.model_tokenizer import EncodedText
 from synapse_host.worker_protocol.messages import Text
-
-#: Prompts longer than this many characters are tokenised off the event loop, which they would hold for too long.
-INLINE_TOKENIZING_CHARS = 4096
 
 
 class OneshotParams(Constraints):
@@ -70,15 +67,9 @@ class GenerationService:
         self._refuse_grammar(params.grammar)
         self._refuse_longest(params.prompt)
         budget = self.budgets.of(params, context)
-        lane = resolve_lane(
-            self.lanes,
-            task="generate",
-            model=model,
-            required_fingerprint=params.fingerprint,
-            required_epoch=params.required_epoch,
-            table_epoch=self.table_epoch,
+        lane = available_lane(
+            self.lanes, task="generate", model=model, constraints=params, table_epoch=self.table_epoch
         )
-        lane.refuse_quarantined()
         self._require_certified(lane)
         with lane.lease():
             await lane.ensure_ready(budget)
@@ -126,19 +117,16 @@ class GenerationService:
         size = request_bytes([params.prompt])
         with self.gate.admitted(size, budget, waiting=turns.waiting, permit_free=turns.free):
             prompt = await _encode(lane, params.prompt, _room(lane, params.max_tokens))
-            made = await self._within(budget, lane, prompt, params.max_tokens)
+            made = await within_deadline(
+                self.deadlines,
+                self.budgets.clock,
+                budget,
+                lane,
+                partial(lane.generate, prompt.ids, params.max_tokens),
+                done=f"had generated {params.max_tokens} tokens",
+                remedy="raise deadline_ms or ask for fewer",
+            )
         return self._reply(lane, prompt, made)
-
-    async def _within(self, budget: Budget, lane: Lane, prompt: EncodedText, max_tokens: int) -> Text:
-        remaining = budget.remaining_ms(self.budgets.clock())
-        try:
-            with self.deadlines.limit(max(remaining, 0.0) / 1000):
-                return await lane.generate(prompt.ids, max_tokens)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} had generated "
-                f"{max_tokens} tokens; raise deadline_ms or ask for fewer"
-            ) from None
 
     def _reply(self, lane: Lane, prompt: EncodedText, made: Text) -> Reply:
         ids = list(made.generated_token_ids or [])
@@ -152,7 +140,7 @@ class GenerationService:
             n_gen=made.n_gen,
             generated_token_ids=ids,
             real_token_counts=[prompt.effective_tokens],
-            truncation_disclosures=[_disclosure(prompt)],
+            truncation_disclosures=[truncation_disclosure(prompt)],
         )
         return Reply(payload)
 
@@ -190,11 +178,3 @@ async def _encode(lane: Lane, prompt: str, room: int) -> EncodedText:
             "the prompt has no tokens under this model's tokenizer; give it some text", details={"parameter": "prompt"}
         )
     return encoded
-
-
-def _disclosure(prompt: EncodedText) -> dict[str, Any]:
-    return {
-        "submitted_tokens": prompt.submitted_tokens,
-        "effective_tokens": prompt.effective_tokens,
-        "truncated": prompt.truncated,
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import anyio.to_thread
 from pydantic import Field, StrictStr
@@ -16,7 +16,7 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.operations.constraints import BudgetRule, Constraints, Name
-from synapse_host.operations.envelope import inference_envelope
+from synapse_host.operations.envelope import inference_envelope, truncation_disclosure
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.operations.serving import INLINE_TOKENIZING_CHARS, refuse_longest, serving_lane, within_deadline
 from synapse_host.time_limits import TimeLimits
@@ -100,7 +100,7 @@ class RerankingService:
         payload["score_kind"] = lane.model.pair_template.score
         payload["work_class"] = work_class(len(pairs))
         payload["real_token_counts"] = [pair.effective_tokens for pair in pairs]
-        payload["truncation_disclosures"] = [_disclosure(pair) for pair in pairs]
+        payload["truncation_disclosures"] = [truncation_disclosure(pair) for pair in pairs]
         return Reply(payload)
 
 
@@ -124,11 +124,3 @@ async def _compose(lane: Lane, query: str, candidates: list[str]) -> list[Compos
     if work <= INLINE_TOKENIZING_CHARS:
         return compose()
     return await anyio.to_thread.run_sync(compose)
-
-
-def _disclosure(pair: ComposedPair) -> dict[str, Any]:
-    return {
-        "submitted_tokens": pair.submitted_tokens,
-        "effective_tokens": pair.effective_tokens,
-        "truncated": pair.truncated,
-    }

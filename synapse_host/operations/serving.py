@@ -44,7 +44,16 @@ def serving_lane(
     constraints: Constraints,
     table_epoch: int,
 ) -> Lane:
-    """The lane that may answer; raises what ``resolve_lane``, a quarantine and a missing certification raise."""
+    """The lane that may answer; raises what ``available_lane`` and a missing certification raise."""
+    lane = available_lane(lanes, task=task, model=model, constraints=constraints, table_epoch=table_epoch)
+    ledger.require_certified(lane.model)
+    return lane
+
+
+def available_lane(
+    lanes: LaneTable, *, task: Task, model: str | None, constraints: Constraints, table_epoch: int
+) -> Lane:
+    """The lane asked for, certified or not; raises what ``resolve_lane`` and a quarantine raise."""
     lane = resolve_lane(
         lanes,
         task=task,
@@ -54,7 +63,6 @@ def serving_lane(
         table_epoch=table_epoch,
     )
     lane.refuse_quarantined()
-    ledger.require_certified(lane.model)
     return lane
 
 
@@ -64,14 +72,19 @@ async def within_deadline(
     budget: Budget,
     lane: Lane,
     compute: Callable[[], Awaitable[Answer]],
+    *,
+    done: str = "answered",
+    remedy: str = "raise deadline_ms",
 ) -> Answer:
-    """What ``compute`` answers; raises ``DeadlineExceeded`` when the request's time is up first."""
+    """What ``compute`` answers; raises ``DeadlineExceeded`` when the request's time is up first.
+
+    ``done`` is what the model had not done by then, and ``remedy`` what to do about it, for the message.
+    """
     remaining = budget.remaining_ms(clock())
     try:
         with deadlines.limit(max(remaining, 0.0) / 1000):
             return await compute()
     except TimeoutError:
         raise DeadlineExceeded(
-            f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} answered; "
-            "raise deadline_ms"
+            f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} {done}; {remedy}"
         ) from None
