@@ -1,0 +1,64 @@
+"""What the downloads room asks of other rooms, as protocols they fulfil."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from synapse_host.downloads.manifest import Manifest
+
+HolderKind = Literal["loaded", "job", "self_check", "request"]
+#: kind -> the name its id has on the wire (wire contract section 2, ``model_in_use``).
+_ID_FIELDS = {"loaded": "model_id", "job": "job_id", "self_check": "check_id", "request": "lease_id"}
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who keeps an entry from being removed."""
+
+    kind: HolderKind
+    name: str
+
+    def to_wire(self) -> dict[str, str]:
+        """The holder as ``model_in_use`` lists it."""
+        return {"kind": self.kind, _ID_FIELDS[self.kind]: self.name}
+
+
+class HolderSource(Protocol):
+    """A room that can hold catalog entries: lanes (loaded, request, self_check) and durable jobs (job)."""
+
+    def holders(self, catalog_id: str) -> Sequence[Holder]:
+        """Who holds the entry right now. A plain call: nothing may change between it and the removal's first step."""
+        ...
+
+
+class DownloadCatalog(Protocol):
+    """The catalog as downloading and removing see it."""
+
+    async def wanted(self, catalog_id: str) -> Manifest:
+        """The entry's current manifest, of the files its runnable backends need.
+
+        Raises, in this order:
+            InvalidRequest: a derived lane id; details ``model_id``, ``catalog_id``.
+            UnknownModel: no such entry; details ``model_id``.
+            BackendUnavailable: no backend runs here; details ``catalog_id``, ``lane_id``, ``backends``.
+
+        """
+        ...
+
+    def require_entry(self, catalog_id: str) -> None:
+        """Raise the first two of ``wanted`` where they hold."""
+        ...
+
+
+class JobCounts(Protocol):
+    """The counters of ``admission.status`` that download jobs move too."""
+
+    def minted(self) -> None:
+        """A job was admitted."""
+        ...
+
+    def ended(self, *, completed: bool, inherited: bool) -> None:
+        """A job reached a terminal state; ``inherited`` when an earlier process admitted it."""
+        ...
