@@ -239,6 +239,12 @@ class BackendUnavailable(SynapseError):
     code = "backend_unavailable"
 
 
+class SelfCheckFailed(SynapseError):
+    """The lane's numeric self-check failed."""
+
+    code = "self_check_failed"
+
+
 class ModelInUse(SynapseError):
     """The model is still held."""
 

@@ -1,56 +1,29 @@
 """The floors a lane must reach to be certified, and the judgement against them. Pure.
 
 The two floors of the contract (mean cosine, worst-decile overlap) come from the settings. They are wide enough for any
-honest precision, so a wrong epsilon or activation passes them; the floors per dtype below are what catches those. They
-are set about four times looser than the largest error measured on the reference models.
+honest precision, so a wrong epsilon or activation passes them; the floors per dtype in ``synapse_host.tolerances`` are
+what catches those. They are set about four times looser than the largest error measured on the reference models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from synapse_host.certification.metrics import Agreement
 from synapse_host.certification.score_metrics import ScoreAgreement
 from synapse_host.hookspecs import DType
+from synapse_host.tolerances import FLOORS, MAX_NORM_ERROR, MIN_KENDALL_TAU, MIN_PEARSON, SCORE_LIMITS
 
-
-@dataclass(frozen=True, slots=True)
-class Floors:
-    """Limits of one precision: the smallest cosine, and the smallest cosine on the magnifying model."""
-
-    min_cosine: float
-    magnified_min_cosine: float
-
-
-#: Floors by activation type. f32 is held to rounding; bf16 carries 8 bits, f16 carries 11.
-FLOORS: Mapping[DType, Floors] = {
-    "f32": Floors(min_cosine=0.999999, magnified_min_cosine=0.999999),
-    "f16": Floors(min_cosine=0.9999, magnified_min_cosine=0.9999),
-    "bf16": Floors(min_cosine=0.9995, magnified_min_cosine=0.9995),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreLimits:
-    """Limits of one precision on scores: errors of the model's own, and the correlation on the magnifying model."""
-
-    max_probability_error: float
-    max_logit_error: float
-    magnified_min_pearson: float
-
-
-#: Limits by activation type. Logits are held relative to their size: bf16 cannot say -11.2 to the second decimal.
-SCORE_LIMITS: Mapping[DType, ScoreLimits] = {
-    "f32": ScoreLimits(max_probability_error=0.005, max_logit_error=1e-4, magnified_min_pearson=0.999999),
-    "f16": ScoreLimits(max_probability_error=0.02, max_logit_error=0.03, magnified_min_pearson=0.9999),
-    "bf16": ScoreLimits(max_probability_error=0.02, max_logit_error=0.03, magnified_min_pearson=0.997),
-}
-#: Floors of every reranker (original facts sections 2.4 and 6).
-MIN_PEARSON, MIN_KENDALL_TAU = 0.999, 0.99
-
-#: Largest departure of a unit vector's length from 1 (parity evaluator, original facts section 6).
-MAX_NORM_ERROR = 1e-3
+__all__ = [
+    "FLOORS",
+    "MAX_NORM_ERROR",
+    "MIN_KENDALL_TAU",
+    "MIN_PEARSON",
+    "SCORE_LIMITS",
+    "Gates",
+    "failures",
+    "score_failures",
+]
 
 
 @dataclass(frozen=True, slots=True)

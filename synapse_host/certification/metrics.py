@@ -11,11 +11,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Vectors: TypeAlias = npt.NDArray[np.floating]
+from synapse_host.tolerances import TIE_MARGIN
 
-#: Similarities of the reference closer than this are a tie: their order carries no meaning (parity evaluator,
-#: original facts section 6).
-TIE_MARGIN = 0.01
+Vectors: TypeAlias = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)

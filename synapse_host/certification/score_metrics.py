@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from synapse_host.certification.metrics import TIE_MARGIN
 from synapse_host.tokenization.pair_template import ScoreKind
+from synapse_host.tolerances import TIE_MARGIN
 
 Scores: TypeAlias = npt.NDArray[np.floating]
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from synapse_host.tolerances import UNIT_ROUNDOFF
 
 if TYPE_CHECKING:
     from synapse_host.hookspecs import DType
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 
-#: Largest relative error of rounding once: half the spacing of 24, 11 and 8 significant bits (IEEE 754; bfloat16 keeps
-#: the upper half of a float32).
-UNIT_ROUNDOFF: Mapping[DType, float] = MappingProxyType({"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8})
+__all__ = ["UNIT_ROUNDOFF", "bf16_bits", "f32_from_bf16", "rounded"]
 
 
 def bf16_bits(x: Float32) -> npt.NDArray[np.uint16]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection, Engine
 
 from synapse_host.errors import StoreFailure
+from synapse_host.store.self_check_schema import create_self_checks
 
 
 def _module_and_models(connection: Connection) -> None:
@@ -109,6 +110,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _module_and_models,
     _certifications_and_performance,
     _weights_in_several_files,
+    create_self_checks,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

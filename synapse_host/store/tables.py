@@ -85,3 +85,18 @@ class PerformanceRow(SQLModel, table=True):
     single_item_latency_p50_ms: float
     measured_at_ms: int
     module_generation: int
+
+
+class SelfCheckTableRow(SQLModel, table=True):
+    """What the check at load found for one key; ``reason`` says what missed, where it failed."""
+
+    __tablename__ = "self_checks"
+
+    check_id: str = Field(primary_key=True)
+    catalog_id: str = Field(index=True)
+    backend: str
+    state: str
+    reason: str | None = None
+    key_json: str
+    figures_json: str
+    checked_at_ms: int

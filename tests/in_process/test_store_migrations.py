@@ -11,7 +11,7 @@ from sqlmodel import Session, SQLModel
 from synapse_host.errors import StoreFailure
 from synapse_host.store import migrations
 from synapse_host.store.database import Store
-from synapse_host.store.tables import CertificationRow, ModelRow, ModuleMetaRow, PerformanceRow
+from synapse_host.store.tables import CertificationRow, ModelRow, ModuleMetaRow, PerformanceRow, SelfCheckTableRow
 
 #: Frozen here, column by column (name, type, not null, place in the key): released steps are never edited.
 MODULE_META = [("id", "INTEGER", 0, 1), ("module_generation", "INTEGER", 1, 0), ("table_epoch", "INTEGER", 1, 0)]
@@ -68,6 +68,16 @@ PERFORMANCE = [
     ("module_generation", "INTEGER", 1, 0),
 ]
 SHARDED_MODELS = [*MODELS, ("shards_json", "TEXT", 1, 0)]
+SELF_CHECKS = [
+    ("check_id", "TEXT", 1, 1),
+    ("catalog_id", "TEXT", 1, 0),
+    ("backend", "TEXT", 1, 0),
+    ("state", "TEXT", 1, 0),
+    ("reason", "TEXT", 0, 0),
+    ("key_json", "TEXT", 1, 0),
+    ("figures_json", "TEXT", 1, 0),
+    ("checked_at_ms", "INTEGER", 1, 0),
+]
 #: The whole schema after each step.
 SCHEMAS = {
     1: {"module_meta": MODULE_META, "models": MODELS},
@@ -82,6 +92,13 @@ SCHEMAS = {
         "models": SHARDED_MODELS,
         "certifications": CERTIFICATIONS,
         "performance": PERFORMANCE,
+    },
+    4: {
+        "module_meta": MODULE_META,
+        "models": SHARDED_MODELS,
+        "certifications": CERTIFICATIONS,
+        "performance": PERFORMANCE,
+        "self_checks": SELF_CHECKS,
     },
 }
 
@@ -194,7 +211,7 @@ def test_a_foreign_database_is_refused_and_kept(path: Path) -> None:
     assert schema(path) == {"models": [("recipe", "TEXT", 0, 0)]}
 
 
-@pytest.mark.parametrize("row", [ModuleMetaRow, ModelRow, CertificationRow, PerformanceRow])
+@pytest.mark.parametrize("row", [ModuleMetaRow, ModelRow, CertificationRow, PerformanceRow, SelfCheckTableRow])
 def test_rows_and_columns_agree(row: type[SQLModel]) -> None:
     table = SQLModel.metadata.tables[str(row.__tablename__)]
     frozen = SCHEMAS[migrations.LATEST_VERSION][table.name]
