@@ -21,6 +21,7 @@ from sqlmodel import Session, create_engine
 
 from synapse_host.errors import StoreFailure
 from synapse_host.store.migrations import migrate
+from synapse_host.store.upkeep import vacuum_if_wasteful
 
 #: Seconds to wait for another process that holds the file's lock, such as a backup being taken.
 BUSY_TIMEOUT_S = 5.0
@@ -60,6 +61,7 @@ class Store:
         try:
             _make_private(path)
             migrate(engine)
+            vacuum_if_wasteful(engine)
         except StoreFailure as error:
             engine.dispose()
             raise StoreFailure(f"{path}: {error.message}") from error

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from synapse_host.errors import StoreFailure
 from synapse_host.store.self_check_schema import create_self_checks
+from synapse_host.store.download_schema import installs_and_downloads
 
 
 def _module_and_models(connection: Connection) -> None:
@@ -111,6 +112,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _certifications_and_performance,
     _weights_in_several_files,
     create_self_checks,
+    installs_and_downloads,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

@@ -1,4 +1,4 @@
-"""The host's own two counters: which boot this is, and which version of the alias table holds."""
+"""The host's own two counters, which boot this is and which version of the alias table holds, and its name."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ class ModuleStore:
     async def table_epoch(self) -> int:
         """The version of the alias table."""
         return await self._store.run(lambda session: _meta(session).table_epoch)
+
+    async def host_id(self) -> str:
+        """The name under which this host pins content of a cache it may share; it moves with the store's file."""
+        return await self._store.run(lambda session: _meta(session).host_id)
 
 
 def _meta(session: Session) -> ModuleMetaRow:

@@ -10,13 +10,14 @@ from sqlmodel import Field, SQLModel
 
 
 class ModuleMetaRow(SQLModel, table=True):
-    """The single row of facts about the store itself: how often a host booted on it, and its alias table's version."""
+    """The single row of the store itself: how often a host booted on it, its alias table's version, its name."""
 
     __tablename__ = "module_meta"
 
     id: int = Field(default=1, primary_key=True)
     module_generation: int = 0
     table_epoch: int = 0
+    host_id: str = ""
 
 
 class ModelRow(SQLModel, table=True):

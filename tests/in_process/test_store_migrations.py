@@ -11,6 +11,13 @@ from sqlmodel import Session, SQLModel
 from synapse_host.errors import StoreFailure
 from synapse_host.store import migrations
 from synapse_host.store.database import Store
+from synapse_host.store.download_tables import (
+    DownloadKeyRow,
+    DownloadRow,
+    FileVerificationRow,
+    InstallMemberRow,
+    InstallRow,
+)
 from synapse_host.store.tables import CertificationRow, ModelRow, ModuleMetaRow, PerformanceRow, SelfCheckTableRow
 
 #: Frozen here, column by column (name, type, not null, place in the key): released steps are never edited.
@@ -78,6 +85,47 @@ SELF_CHECKS = [
     ("figures_json", "TEXT", 1, 0),
     ("checked_at_ms", "INTEGER", 1, 0),
 ]
+NAMED_MODULE_META = [*MODULE_META, ("host_id", "TEXT", 1, 0)]
+INSTALLS_AND_DOWNLOADS = {
+    "installs": [
+        ("catalog_id", "TEXT", 1, 1),
+        ("manifest_digest", "TEXT", 1, 2),
+        ("valid", "INTEGER", 1, 0),
+        ("installed_ms", "INTEGER", 1, 0),
+    ],
+    "install_members": [
+        ("catalog_id", "TEXT", 1, 1),
+        ("manifest_digest", "TEXT", 1, 2),
+        ("role", "TEXT", 1, 3),
+        ("name", "TEXT", 1, 0),
+        ("sha256", "TEXT", 1, 0),
+        ("size", "INTEGER", 1, 0),
+    ],
+    "file_verifications": [
+        ("sha256", "TEXT", 1, 1),
+        ("device", "INTEGER", 1, 0),
+        ("inode", "INTEGER", 1, 0),
+        ("size", "INTEGER", 1, 0),
+        ("mtime_ns", "INTEGER", 1, 0),
+        ("ctime_ns", "INTEGER", 1, 0),
+        ("verified_ms", "INTEGER", 1, 0),
+    ],
+    "downloads": [
+        ("job_id", "TEXT", 1, 1),
+        ("catalog_id", "TEXT", 1, 0),
+        ("manifest_digest", "TEXT", 1, 0),
+        ("module_generation", "INTEGER", 1, 0),
+        ("state", "TEXT", 1, 0),
+        ("created_ms", "INTEGER", 1, 0),
+        ("terminal_at_ms", "INTEGER", 0, 0),
+        ("error_json", "TEXT", 0, 0),
+    ],
+    "download_keys": [
+        ("request_key", "TEXT", 1, 1),
+        ("request_digest", "TEXT", 1, 0),
+        ("job_id", "TEXT", 1, 0),
+    ],
+}
 #: The whole schema after each step.
 SCHEMAS = {
     1: {"module_meta": MODULE_META, "models": MODELS},
@@ -99,6 +147,14 @@ SCHEMAS = {
         "certifications": CERTIFICATIONS,
         "performance": PERFORMANCE,
         "self_checks": SELF_CHECKS,
+    },
+    5: {
+        "module_meta": NAMED_MODULE_META,
+        "models": SHARDED_MODELS,
+        "certifications": CERTIFICATIONS,
+        "performance": PERFORMANCE,
+        "self_checks": SELF_CHECKS,
+        **INSTALLS_AND_DOWNLOADS,
     },
 }
 
@@ -211,7 +267,21 @@ def test_a_foreign_database_is_refused_and_kept(path: Path) -> None:
     assert schema(path) == {"models": [("recipe", "TEXT", 0, 0)]}
 
 
-@pytest.mark.parametrize("row", [ModuleMetaRow, ModelRow, CertificationRow, PerformanceRow, SelfCheckTableRow])
+@pytest.mark.parametrize(
+    "row",
+    [
+        ModuleMetaRow,
+        ModelRow,
+        CertificationRow,
+        PerformanceRow,
+        SelfCheckTableRow,
+        InstallRow,
+        InstallMemberRow,
+        FileVerificationRow,
+        DownloadRow,
+        DownloadKeyRow,
+    ],
+)
 def test_rows_and_columns_agree(row: type[SQLModel]) -> None:
     table = SQLModel.metadata.tables[str(row.__tablename__)]
     frozen = SCHEMAS[migrations.LATEST_VERSION][table.name]
