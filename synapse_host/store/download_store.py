@@ -9,6 +9,7 @@ from sqlmodel import Session, col, delete, func, select
 from synapse_host.errors import IdempotencyConflict, ModelInUse
 from synapse_host.store.database import Store
 from synapse_host.store.download_tables import DownloadKeyRow, DownloadRow, InstallMemberRow, InstallRow
+from synapse_host.store.tables import SelfCheckTableRow
 
 
 class DownloadStore:
@@ -82,7 +83,7 @@ class DownloadStore:
         return await self._store.run(read)
 
     async def remove_installs(self, catalog_id: str) -> list[str]:
-        """Delete every install of an entry; their manifest digests, in order.
+        """Delete every install of an entry and what its checks found; the manifest digests, in order.
 
         Raises:
             ModelInUse: a download of the entry is open; details ``catalog_id``, ``holders``.
@@ -155,4 +156,5 @@ def _remove_installs(session: Session, catalog_id: str) -> list[str]:
     rows = list(session.exec(installs.order_by(col(InstallRow.manifest_digest))))
     for row in rows:
         session.delete(row)
+    session.exec(delete(SelfCheckTableRow).where(col(SelfCheckTableRow.catalog_id) == catalog_id))
     return [row.manifest_digest for row in rows]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection, Engine
 
 from synapse_host.errors import StoreFailure
-from synapse_host.store.self_check_schema import create_self_checks
 from synapse_host.store.download_schema import installs_and_downloads
+from synapse_host.store.self_check_schema import create_self_checks
 
 
 def _module_and_models(connection: Connection) -> None:
