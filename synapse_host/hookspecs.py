@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import pluggy
 
@@ -32,6 +32,8 @@ Pooling = Literal["mean", "cls", "last"]
 DType = Literal["f32", "bf16", "f16"]
 DeviceClass = Literal["cpu", "metal", "ane", "cuda", "vulkan"]
 Phase = Literal["setup", "inference", "control"]
+#: What the operator set for a backend in the host's settings, by key; empty where nothing was.
+BackendSettings: TypeAlias = Mapping[str, str]
 #: Why a backend cannot run here (wire contract section 5, reading 3).
 RefusalReason = Literal["not_supported_on_platform", "device_missing", "device_below_floor", "worker_missing"]
 
@@ -176,19 +178,19 @@ class BackendHooks:
     # --- in the describe-and-probe child ---------------------------------------------------------------------
 
     @hookspec(firstresult=True)
-    def synapse_describe(self) -> BackendDescription:
-        """Say what the backend is. Must not open the device; may import what it needs."""
+    def synapse_describe(self, settings: BackendSettings) -> BackendDescription:
+        """Say what the backend is under the operator's ``settings``. Must not open the device."""
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)
-    def synapse_probe_capability(self) -> CapabilityEvidence:
-        """Look at the machine and say whether the backend can run here, with the facts."""
+    def synapse_probe_capability(self, settings: BackendSettings) -> CapabilityEvidence:
+        """Look at the machine and say whether the backend can run here under ``settings``, with the facts."""
         raise AssertionError("specification only")
 
     # --- in the worker ---------------------------------------------------------------------------------------
 
     @hookspec(firstresult=True)
-    def synapse_load(self, spec: LoadSpec, progress: Progress) -> LoadedModel:
+    def synapse_load(self, spec: LoadSpec, progress: Progress, settings: BackendSettings) -> LoadedModel:
         """Load one model. Raise ``PluginError`` with artifact_invalid, config_invalid or oom."""
         raise AssertionError("specification only")
 

@@ -98,7 +98,7 @@ class Host:
             estimate_ms=settings.inline.estimated_execution_ms,
             clock=time.monotonic,
         )
-        self._backends = BackendChoice(settings.paths.cache_dir)
+        self._backends = BackendChoice(settings.paths.cache_dir, settings.of_backends)
         self.registrar = ModelRegistrar(
             self.lanes,
             self._backends,
@@ -254,6 +254,7 @@ class Host:
             expected_manifest=model.manifest_digest,
             expected_kernel=model.kernel_revision,
             output=self._output,
+            settings=self.settings.of_backends.get(model.backend, {}),
         )
         return await Worker.start(spec, self._tasks)
 

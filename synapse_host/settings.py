@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from synapse_host.errors import SettingsInvalid
 from synapse_host.socket_paths import host_socket_path
@@ -29,6 +29,14 @@ _APPLICATION = "synapse-host"
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _zero_or_one(value: object) -> object:
+    return bool(value) if type(value) is int and value in (0, 1) else value
+
+
+#: A boolean that a shell may also spell 1 or 0.
+Switch = Annotated[bool, BeforeValidator(_zero_or_one)]
 
 
 class InlineSettings(_Section):
@@ -86,6 +94,12 @@ class MicrollmSettings(_Section):
     grammar_enabled: bool = Field(False, description="Admit grammars where a certified lane obeys them; none does yet.")
 
 
+class MetalSettings(_Section):
+    """The Metal backends on a machine without Metal, for their developers."""
+
+    allow_cpu: Switch = Field(False, description="Let them run on MLX's CPU device, which shows in every identity.")
+
+
 class LogSettings(_Section):
     """What the host writes to standard error."""
 
@@ -121,10 +135,24 @@ class Settings(_Section):
     worker: WorkerSettings = Field(default_factory=lambda: WorkerSettings())
     probe: ProbeSettings = Field(default_factory=lambda: ProbeSettings())
     microllm: MicrollmSettings = Field(default_factory=lambda: MicrollmSettings())
+    metal: MetalSettings = Field(default_factory=lambda: MetalSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
     paths: Paths = Field(exclude=True)
 
+    @property
+    def of_backends(self) -> dict[str, dict[str, str]]:
+        """What the processes of each backend are told: the keys of its section that were changed, as text."""
+        return {
+            backend: {
+                key: _as_text(value) for key, value in getattr(self, section).model_dump(exclude_defaults=True).items()
+            }
+            for section, backends in BACKENDS_OF_SECTION.items()
+            for backend in backends
+        }
 
+
+#: Sections whose keys are no business of the host but of these backends' processes.
+BACKENDS_OF_SECTION: Mapping[str, tuple[str, ...]] = {"metal": ("metal", "metal-decode")}
 #: section name -> its model, in the order of the reference page.
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "inline": InlineSettings,
@@ -132,6 +160,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "worker": WorkerSettings,
     "probe": ProbeSettings,
     "microllm": MicrollmSettings,
+    "metal": MetalSettings,
     "log": LogSettings,
 }
 
@@ -171,6 +200,10 @@ def load_settings(environ: Mapping[str, str] | None = None, config_file: Path | 
             f"{paths.config_file}: unknown section or key {next(iter(values))!r}; known sections: {', '.join(SECTIONS)}"
         )
     return Settings.model_validate({**sections, "paths": paths})
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def environment_name(section: str, key: str) -> str:

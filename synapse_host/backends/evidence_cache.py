@@ -16,15 +16,18 @@ import tempfile
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 
+from synapse_host.backends.backend_settings import setting_arguments
 from synapse_host.backends.discovery import BackendEntry
 from synapse_host.backends.module_stamp import module_stamp
 from synapse_host.backends.probe_report import ProbeReport, ReportFault, report_from_json, report_to_json
+from synapse_host.hookspecs import BackendSettings
 
 _log = logging.getLogger(__name__)
 
 #: Changes whenever the file's layout does.
-_LAYOUT = 1
+_LAYOUT = 2
 #: Our own code that makes or judges a report: the rules, and the families and ops whose digest a plugin describes.
 SHARED_CODE = (
     "synapse_host",
@@ -44,7 +47,7 @@ class CacheKey:
     """Everything that must be the same for a kept report to be believed.
 
     ``shared_code`` stamps the host's own part in a report, ``machine`` the machine and its boot: evidence is about one
-    machine, and a home directory may be shared by several.
+    machine, and a home directory may be shared by several. ``settings`` are the operator's for the backend.
     """
 
     layout: int
@@ -57,9 +60,10 @@ class CacheKey:
     interpreter: str
     machine: str
     shared_code: str
+    settings: str
 
 
-def cache_key(entry: BackendEntry) -> CacheKey:
+def cache_key(entry: BackendEntry, settings: BackendSettings = MappingProxyType({})) -> CacheKey:
     """The key of ``entry`` now, from metadata and file times; imports no plugin."""
     return CacheKey(
         layout=_LAYOUT,
@@ -72,6 +76,7 @@ def cache_key(entry: BackendEntry) -> CacheKey:
         interpreter=f"{sys.executable} {sys.version}",
         machine=_machine(),
         shared_code=" ".join(map(module_stamp, SHARED_CODE)),
+        settings=" ".join(setting_arguments(settings)),
     )
 
 

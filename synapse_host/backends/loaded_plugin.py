@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -31,6 +32,7 @@ from synapse_host.hookspecs import (
     PROJECT_NAME,
     BackendDescription,
     BackendHooks,
+    BackendSettings,
     PluginError,
 )
 
@@ -71,8 +73,10 @@ class LoadedPlugin:
         return self._hooks[name]
 
 
-def load_plugin(entry_name: str) -> LoadedPlugin:
+def load_plugin(entry_name: str, settings: BackendSettings = MappingProxyType({})) -> LoadedPlugin:
     """Import, check and register the plugin of the entry point ``entry_name``.
+
+    Hooks that ask for the operator's ``settings`` get them without their caller's doing.
 
     Raises:
         PluginRefused: nothing of that name is installed, its import raised, or it breaks the plugin contract. The
@@ -81,14 +85,15 @@ def load_plugin(entry_name: str) -> LoadedPlugin:
     """
     module = _import(_entry(entry_name))
     attributes = _attributes(module)
-    description = _describe(entry_name, attributes)
+    description = _describe(entry_name, attributes, settings)
     hooks = {attribute.hook: attribute.value for attribute in attributes if attribute.options is not None}
     faults = attribute_faults(attributes) + missing_required(hooks) + task_faults(description.tasks, hooks)
     faults += packed_faults(description.packed is not None, hooks)
     if faults:
         raise PluginRefused("hooks_invalid", _listed(entry_name, faults))
     _register(entry_name, module)
-    return LoadedPlugin(entry_name, description, {name: _filtered(name, hook) for name, hook in hooks.items()})
+    callers = {name: _filtered(name, _with_settings(hook, settings)) for name, hook in hooks.items()}
+    return LoadedPlugin(entry_name, description, callers)
 
 
 def _entry(name: str) -> BackendEntry:
@@ -119,9 +124,9 @@ def _attributes(module: ModuleType) -> list[Attribute]:
     return [attribute for attribute in found if attribute.options is not None or attribute.name.startswith(PREFIX)]
 
 
-def _describe(backend: str, attributes: Sequence[Attribute]) -> BackendDescription:
+def _describe(backend: str, attributes: Sequence[Attribute], settings: BackendSettings) -> BackendDescription:
     """The checked description, asked for first: a plugin of another contract is told so before its hooks are judged."""
-    description = _call_describe(backend, attributes)
+    description = _call_describe(backend, attributes, settings)
     if isinstance(description, BackendDescription) and description.plugin_api != PLUGIN_API_VERSION:
         raise PluginRefused(
             "plugin_api_mismatch",
@@ -134,13 +139,13 @@ def _describe(backend: str, attributes: Sequence[Attribute]) -> BackendDescripti
         raise PluginRefused("description_invalid", str(fault)) from fault
 
 
-def _call_describe(backend: str, attributes: Sequence[Attribute]) -> object:
+def _call_describe(backend: str, attributes: Sequence[Attribute], settings: BackendSettings) -> object:
     describe = [one for one in attributes if one.options is not None and one.hook == DESCRIBE]
     faults = attribute_faults(describe) if describe else [*attribute_faults(attributes), *missing_required([PROBE])]
     if faults:
         raise PluginRefused("hooks_invalid", _listed(backend, faults))
     try:
-        return describe[0].value()
+        return _with_settings(describe[0].value, settings)()
     except (Exception, SystemExit) as problem:
         raise PluginRefused(
             "describe_failed", f"{DESCRIBE} of backend {backend!r} raised {type(problem).__name__}: {problem}"
@@ -158,6 +163,11 @@ def _register(backend: str, module: ModuleType) -> None:
         raise PluginRefused(
             "hooks_invalid", f"backend {backend!r} has a hook that pluggy refuses: {problem}"
         ) from problem
+
+
+def _with_settings(hook: Hook, settings: BackendSettings) -> Hook:
+    """The hook with the operator's settings of this backend, where its author asked for them."""
+    return partial(hook, settings=settings) if "settings" in inspect.signature(hook).parameters else hook
 
 
 def _filtered(name: str, hook: Hook) -> Hook:

@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 
+from synapse_host.backends.backend_settings import setting_arguments
 from synapse_host.backends.probe_report import MAX_REPORT_BYTES, PROBE_TIMEOUT_S, ChildOutcome, Ending
+from synapse_host.hookspecs import BackendSettings
 
 #: Bytes of the child's standard error that are kept.
 STDERR_TAIL_BYTES = 8192
@@ -22,18 +25,22 @@ STDERR_TAIL_BYTES = 8192
 _DRAIN_S = 1.0
 
 
-def probe_command(backend: str) -> list[str]:
+def probe_command(backend: str, settings: BackendSettings = MappingProxyType({})) -> list[str]:
     """The command of the child. ``-P``: a file in the working directory must never be imported in a module's place."""
-    return [sys.executable, "-P", "-m", "synapse_host.worker.probe", backend]
+    return [sys.executable, "-P", "-m", "synapse_host.worker.probe", backend, *setting_arguments(settings)]
 
 
 async def run_probe_child(
-    backend: str, *, timeout_s: float = PROBE_TIMEOUT_S, command: Sequence[str] | None = None
+    backend: str,
+    *,
+    timeout_s: float = PROBE_TIMEOUT_S,
+    command: Sequence[str] | None = None,
+    settings: BackendSettings = MappingProxyType({}),
 ) -> ChildOutcome:
     """Run one child to its end or its limit; never raises for what the child does, and leaves no process behind."""
     try:
         process = await anyio.open_process(
-            list(command or probe_command(backend)),
+            list(command or probe_command(backend, settings)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -78,10 +78,12 @@ def backends(as_json: Json = False) -> None:
     import anyio
 
     from synapse_host.backends.capability import probe_all, rows_as_json
-    from synapse_host.settings import resolve_paths
+    from synapse_host.settings import load_settings
 
     async def probe() -> list[dict[str, Any]]:
-        return rows_as_json(await probe_all(cache_dir=resolve_paths().cache_dir, refresh=True))
+        settings = load_settings()
+        rows = await probe_all(cache_dir=settings.paths.cache_dir, refresh=True, settings=settings.of_backends)
+        return rows_as_json(rows)
 
     with failures_explained():
         rows = anyio.run(probe)

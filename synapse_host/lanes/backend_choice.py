@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import anyio.to_thread
 
@@ -11,17 +13,21 @@ from synapse_host.backends.capability import BackendRow, probe_backend
 from synapse_host.backends.discovery import BackendEntry, list_backends
 from synapse_host.backends.known import KNOWN_BACKENDS, current_platform
 from synapse_host.errors import EXCEPTIONS, BackendUnavailable, InvalidRequest, SynapseError
-from synapse_host.hookspecs import BackendDescription, Task
+from synapse_host.hookspecs import BackendDescription, BackendSettings, Task
 
 #: Tasks whose free-form models only engines with numbers of our own may run (wire contract, removed paths).
 OWNED_ONLY: frozenset[Task] = frozenset({"embed", "rerank"})
 
 
 class BackendChoice:
-    """Looks backends up by id or engine name; evidence is cached below ``cache_dir``."""
+    """Looks backends up by id or engine name; evidence is cached below ``cache_dir``.
 
-    def __init__(self, cache_dir: Path) -> None:
+    ``settings`` are the operator's, by backend id.
+    """
+
+    def __init__(self, cache_dir: Path, settings: Mapping[str, BackendSettings] = MappingProxyType({})) -> None:
         self._cache_dir = cache_dir
+        self._settings = settings
 
     async def for_loading(self, engine: str, task: Task) -> BackendDescription:
         """The description of the backend that ``engine`` names, by backend id or by engine name.
@@ -33,10 +39,10 @@ class BackendChoice:
 
         """
         entry = await self._entry(engine)
-        row = await probe_backend(entry, cache_dir=self._cache_dir)
+        row = await self._probe(entry)
         if not row.runnable:
             # A refusal may be out of date: a driver installed since, a machine that was busy.
-            row = await probe_backend(entry, cache_dir=self._cache_dir, refresh=True)
+            row = await self._probe(entry, refresh=True)
         if row.description is None or not row.runnable:
             raise _unavailable(row)
         _check_task(row.description, task)
@@ -64,13 +70,17 @@ class BackendChoice:
         if known is not None:
             raise _unavailable(row_of_absent(known, current_platform()))
         for entry in entries:
-            row = await probe_backend(entry, cache_dir=self._cache_dir)
+            row = await self._probe(entry)
             if row.description is not None and row.description.engine == engine:
                 return entry
         choices = ", ".join(sorted({entry.name for entry in entries} | set(KNOWN_BACKENDS)))
         raise InvalidRequest(
             f"engine {engine!r} is no backend of this host; it knows {choices}", details={"engine": engine}
         )
+
+    async def _probe(self, entry: BackendEntry, *, refresh: bool = False) -> BackendRow:
+        settings = self._settings.get(entry.name, {})
+        return await probe_backend(entry, cache_dir=self._cache_dir, refresh=refresh, settings=settings)
 
 
 def _unavailable(row: BackendRow) -> SynapseError:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from synapse_host.backends.backend_settings import setting_arguments
+from synapse_host.hookspecs import BackendSettings
 from synapse_host.supervision.output_log import OutputLog
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.worker_protocol.messages import ACCEPT_DEADLINE_S, DEFAULT_MAX_FRAME, HELLO_DEADLINE_S
@@ -18,8 +20,8 @@ class WorkerSpec:
 
     ``socket_path`` comes from ``socket_paths.worker_socket_path``. An expectation of None is not checked, and neither
     is one of an ``engine`` that is never bound. ``command`` replaces the program and its backend argument; ``--socket``
-    and ``--nonce`` are appended to it all the same. ``output`` gets the lines the worker prints. Durations are seconds,
-    ``max_frame`` bytes.
+    and ``--nonce`` are appended to it all the same, and so are the operator's ``settings`` of the backend. ``output``
+    gets the lines the worker prints. Durations are seconds, ``max_frame`` bytes.
     """
 
     backend: str
@@ -35,8 +37,10 @@ class WorkerSpec:
     extra_env: Mapping[str, str] = field(default_factory=dict)
     silence: SilenceWindows = field(default_factory=SilenceWindows)
     output: OutputLog | None = None
+    settings: BackendSettings = field(default_factory=dict)
 
     def command_line(self, nonce: str) -> list[str]:
         """The whole command. ``-P`` keeps files of the working directory from being imported in a module's place."""
         program = self.command or (sys.executable, "-P", "-m", "synapse_host.worker", self.backend)
-        return [*program, "--socket", str(self.socket_path), "--nonce", nonce]
+        arguments = ["--socket", str(self.socket_path), "--nonce", nonce]
+        return [*program, *arguments, *setting_arguments(self.settings)]

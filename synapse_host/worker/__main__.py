@@ -10,6 +10,8 @@ import os
 import sys
 import traceback
 
+from synapse_host.backends.backend_settings import parse_settings
+from synapse_host.hookspecs import BackendSettings
 from synapse_host.worker.connection import HostConnection
 from synapse_host.worker.main_loop import serve
 from synapse_host.worker.parent_death import die_with_parent
@@ -23,18 +25,19 @@ def main() -> int:
     """Run the form the command line asks for; returns the exit status."""
     secure_standard_streams()
     options = _parser().parse_args()
+    settings = parse_settings(options.setting)
     if not die_with_parent():
         return EXIT_NO_PARENT
     if options.probe_capability:
         from synapse_host.worker.probe import run_probe  # a serving worker does without it
 
-        return run_probe(options.backend)
+        return run_probe(options.backend, settings)
     if not (options.socket and options.nonce):
         _parser().error("--socket and --nonce are both needed to serve a host")
-    return _serve(options.backend, options.socket, options.nonce)
+    return _serve(options.backend, settings, options.socket, options.nonce)
 
 
-def _serve(backend: str, socket_path: str, nonce: str) -> int:
+def _serve(backend: str, settings: BackendSettings, socket_path: str, nonce: str) -> int:
     name = os.environ.get("SYNAPSE_WORKER_ID", backend)
     try:
         connection = HostConnection.connect(socket_path)
@@ -42,7 +45,7 @@ def _serve(backend: str, socket_path: str, nonce: str) -> int:
         sys.stderr.write(f"worker {name!r} finds no host at {socket_path!r}: {problem}\n")
         return EXIT_NO_HOST
     try:
-        plugin = _load(backend)
+        plugin = _load(backend, settings)
     except Exception:  # the text belongs in the host's log ring, whatever the plugin raised
         traceback.print_exc()
         sys.stderr.write(f"worker {name!r} cannot load backend {backend!r}\n")
@@ -50,10 +53,10 @@ def _serve(backend: str, socket_path: str, nonce: str) -> int:
     return serve(connection, nonce, plugin)
 
 
-def _load(backend: str) -> Plugin:
+def _load(backend: str, settings: BackendSettings) -> Plugin:
     from synapse_host.backends.loaded_plugin import load_plugin  # only this process ever imports a plugin
 
-    return load_plugin(backend)
+    return load_plugin(backend, settings)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket", help="path of the host's listening socket")
     parser.add_argument("--nonce", help="the launch nonce to present in HELLO")
     parser.add_argument("--probe-capability", action="store_true", help="print one JSON line about the backend, exit")
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="what an operator set")
     return parser
 
 

@@ -11,11 +11,14 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 
+from synapse_host.backends.backend_settings import parse_settings
 from synapse_host.backends.description_check import DescriptionFault, check_evidence
 from synapse_host.backends.hook_check import PROBE
 from synapse_host.backends.loaded_plugin import LoadedPlugin, PluginRefused, load_plugin
 from synapse_host.backends.probe_report import EXIT_CODES, ProbeReport, ReportFault, encode_report
+from synapse_host.hookspecs import BackendSettings
 from synapse_host.worker.parent_death import die_with_parent
 from synapse_host.worker.standard_streams import divert_stdout, secure_standard_streams
 
@@ -25,10 +28,10 @@ SELF_LIMIT_S = 15
 EXIT_USAGE = 64
 
 
-def run_probe(backend: str) -> int:
+def run_probe(backend: str, settings: BackendSettings) -> int:
     """Answer for ``backend`` on the original standard output, which is diverted for good; returns the exit status."""
     answer = divert_stdout()
-    report = _examine(backend)
+    report = _examine(backend, settings)
     try:
         line = encode_report(report)
     except ReportFault as fault:
@@ -41,20 +44,29 @@ def run_probe(backend: str) -> int:
 
 def main() -> int:
     """Probe the backend named on the command line; returns the exit status."""
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: python -m synapse_host.worker.probe BACKEND\n")
+    try:
+        backend, settings = _arguments(sys.argv[1:])
+    except ValueError:
+        sys.stderr.write("usage: python -m synapse_host.worker.probe BACKEND [--setting NAME=VALUE ...]\n")
         return EXIT_USAGE
     secure_standard_streams()
     if not die_with_parent():
         return 0
     if hasattr(signal, "alarm"):
         signal.alarm(SELF_LIMIT_S)
-    return run_probe(sys.argv[1])
+    return run_probe(backend, settings)
 
 
-def _examine(backend: str) -> ProbeReport:
+def _arguments(given: Sequence[str]) -> tuple[str, BackendSettings]:
+    backend, *rest = given
+    if any(flag != "--setting" for flag in rest[::2]) or len(rest) % 2:
+        raise ValueError(rest)
+    return backend, parse_settings(rest[1::2])
+
+
+def _examine(backend: str, settings: BackendSettings) -> ProbeReport:
     try:
-        return _probe(load_plugin(backend))
+        return _probe(load_plugin(backend, settings))
     except PluginRefused as refusal:
         traceback.print_exc()
         return ProbeReport("broken", reason_detail=refusal.reason_detail, message=str(refusal))

@@ -32,7 +32,7 @@ async def coroutine(model: Any) -> Any:
 
 def test_arguments_of_a_hook_are_those_of_its_specification() -> None:
     assert hook_arguments()["synapse_embed"] == ("model", "batch", "progress")
-    assert hook_arguments()["synapse_describe"] == ()
+    assert hook_arguments()["synapse_describe"] == ("settings",)
 
 
 def test_a_hook_with_all_arguments_in_any_order_has_no_fault() -> None:
@@ -57,7 +57,7 @@ def test_a_hook_may_leave_out_arguments_it_does_not_need() -> None:
         (decorated("synapse_unload", lambda model=None: None), ["'model'", "remove the default"]),
         (decorated("synapse_unload", lambda **rest: None), ["**rest", "the contract passes model"]),
         (decorated("synapse_unload", lambda *, model: None), ["synapse_unload takes model"]),
-        (decorated("synapse_describe", lambda model: None), ["'model'", "it passes no argument"]),
+        (decorated("synapse_describe", lambda model: None), ["'model'", "it passes settings"]),
     ],
 )
 def test_a_faulty_hook_is_named_with_its_remedy(attribute: Attribute, wanted: list[str]) -> None:

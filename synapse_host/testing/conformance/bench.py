@@ -169,7 +169,8 @@ class Bench:
 
     def _probe(self, entry: BackendEntry, number: int) -> BackendRow:
         async def probe() -> BackendRow:
-            return await probe_backend(entry, cache_dir=self.folder / f"probe-{number}")
+            cache_dir = self.folder / f"probe-{number}"
+            return await probe_backend(entry, cache_dir=cache_dir, settings=self.subject.settings)
 
         row: BackendRow = self.driver.call(probe)
         return row
@@ -185,4 +186,4 @@ class Bench:
 def open_bench(subject: Subject, folder: Path) -> Iterator[Bench]:
     """A bench below ``folder``, which is empty; its workers end with it."""
     with ExitStack() as stack:
-        yield Bench(subject, folder, stack.enter_context(open_driver(subject.backend, folder)))
+        yield Bench(subject, folder, stack.enter_context(open_driver(subject.backend, folder, subject.settings)))

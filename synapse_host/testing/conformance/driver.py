@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from synapse_host.errors import EngineCrashed
+from synapse_host.hookspecs import BackendSettings
 from synapse_host.socket_paths import worker_socket_path
 from synapse_host.supervision.launch import launch
 from synapse_host.supervision.worker import Worker
@@ -30,8 +32,11 @@ _OBSERVED = "synapse_host.testing.conformance.observed_worker"
 class Driver:
     """Starts workers of ``backend``; their sockets and journals lie below ``folder``. Made by ``open_driver``."""
 
-    def __init__(self, backend: str, folder: Path, portal: BlockingPortal, tasks: TaskGroup) -> None:
+    def __init__(
+        self, backend: str, folder: Path, portal: BlockingPortal, tasks: TaskGroup, settings: BackendSettings
+    ) -> None:
         self._backend = backend
+        self._settings = settings
         self._folder = folder
         self._portal = portal
         self._tasks = tasks
@@ -70,16 +75,17 @@ class Driver:
 
     def _spec(self, *, command: Sequence[str] | None = None, patient: bool = True) -> WorkerSpec:
         worker_id = f"synapse-conformance-{next(self._numbers)}"
-        spec = WorkerSpec(self._backend, worker_id, worker_socket_path(self._folder, worker_id), command=command)
+        socket_path = worker_socket_path(self._folder, worker_id)
+        spec = WorkerSpec(self._backend, worker_id, socket_path, command=command, settings=self._settings)
         return replace(spec, accept_deadline_s=PATIENCE_S, hello_deadline_s=PATIENCE_S) if patient else spec
 
 
 @contextmanager
-def open_driver(backend: str, folder: Path) -> Iterator[Driver]:
-    """A driver whose workers are killed at the end."""
+def open_driver(backend: str, folder: Path, settings: BackendSettings = MappingProxyType({})) -> Iterator[Driver]:
+    """A driver whose workers, told of ``settings``, are killed at the end."""
     with start_blocking_portal() as portal:
         ended, (tasks, end) = portal.start_task(_hold_workers)
-        driver = Driver(backend, folder, portal, tasks)
+        driver = Driver(backend, folder, portal, tasks, settings)
         try:
             yield driver
         finally:

@@ -14,9 +14,10 @@ The fixture ``conformance_bench`` comes from the pytest plugin of this package, 
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
-from synapse_host.hookspecs import DType
+from synapse_host.hookspecs import BackendSettings, DType
 from synapse_host.testing.conformance.describing import Describing
 from synapse_host.testing.conformance.embedding import Embedding
 from synapse_host.testing.conformance.endings import Endings
@@ -30,15 +31,16 @@ from synapse_host.testing.conformance.subject import Subject
 
 # pytest runs the tests of the last base first.
 class ConformanceSuite(Memory, Endings, Reference, Progress, Refusals, Embedding, LifeCycle, Describing):
-    """Every test. ``backend`` is the entry point's name; ``model`` and ``dtype`` as in ``Subject``."""
+    """Every test. ``backend`` is the entry point's name; the rest is as in ``Subject``."""
 
     backend: ClassVar[str] = ""
     model: ClassVar[Path | None] = None
     dtype: ClassVar[DType | None] = None
+    settings: ClassVar[BackendSettings] = MappingProxyType({})
 
     @classmethod
     def subject(cls) -> Subject:
         """What is under test; raises ``ValueError`` when the class names no backend."""
         if not cls.backend:
             raise ValueError(f"{cls.__name__}.backend is empty; set it to the name of the backend's entry point")
-        return Subject(cls.backend, cls.model, cls.dtype)
+        return Subject(cls.backend, cls.model, cls.dtype, cls.settings)
