@@ -2,7 +2,8 @@
 
 SQLite in WAL mode with foreign keys. Work runs in a worker thread, one piece at a time, over one connection: SQLite has
 one writer anyway, and queueing here is fair while its own busy waiting is not. A transaction is whole or absent
-whatever happens to the process, and is on the disk when ``run`` returns.
+whatever happens to the process, and is on the disk when ``run`` returns. Beside it a few connections only read, and
+wait for no writer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
-from sqlalchemy import URL, Connection, Engine, StaticPool, event
+from sqlalchemy import URL, Connection, Engine, QueuePool, StaticPool, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlmodel import Session, create_engine
 
@@ -25,6 +26,10 @@ from synapse_host.store.upkeep import vacuum_if_wasteful
 
 #: Seconds to wait for another process that holds the file's lock, such as a backup being taken.
 BUSY_TIMEOUT_S = 5.0
+#: Threads, each with its connection, that may read at once.
+READERS = 2
+#: A file is rewritten without its free pages when these hold at least so many bytes and at least half of the file.
+VACUUM_BYTES = 64 * 1024 * 1024
 T = TypeVar("T")
 
 #: What SQLite says, in part, and what a person can do about it.
@@ -46,7 +51,9 @@ class Store:
     def __init__(self, path: Path, engine: Engine) -> None:
         self.path = path
         self._engine = engine
+        self._readers = _reading_engine(path)
         self._one_writer = anyio.CapacityLimiter(1)
+        self._some_readers = anyio.CapacityLimiter(READERS)
         self._closed = False
 
     @classmethod
@@ -81,20 +88,61 @@ class Store:
         """
         return await anyio.to_thread.run_sync(self.transact, work, limiter=self._one_writer)
 
+    async def read(self, work: Callable[[Session], T]) -> T:
+        """Carry out ``work``, which writes nothing, on one snapshot of the store, waiting for no writer.
+
+        Raises:
+            StoreFailure: the store could not be read, or is closed. What ``work`` raises passes through.
+
+        """
+        return await anyio.to_thread.run_sync(self.look, work, limiter=self._some_readers)
+
     def transact(self, work: Callable[[Session], T]) -> T:
         """What ``run`` does, in the calling thread; never from two threads at once."""
-        if self._closed:
-            raise StoreFailure(f"{self.path} is closed: the host is stopping; send the request to a running host")
+        return self._carry_out(self._engine, "read or written", work)
+
+    def look(self, work: Callable[[Session], T]) -> T:
+        """What ``read`` does, in the calling thread."""
+        return self._carry_out(self._readers, "read", work)
+
+    def vacuum_if_wasteful(self) -> bool:
+        """Give the disk back what deleted rows took, where that is much; whether it did. Blocks everybody else.
+
+        Raises:
+            StoreFailure: the file could not be rewritten, for want of space for instance; it is unchanged then.
+
+        """
+        self._refuse_closed()
         try:
-            with Session(self._engine, expire_on_commit=False) as session, session.begin():
-                return work(session)
+            with self._engine.connect() as connection:
+                # VACUUM cannot run inside a transaction, and the driver begins none by itself.
+                driver = connection.connection.driver_connection
+                assert driver is not None
+                free, pages, size = (_pragma(driver, name) for name in ("freelist_count", "page_count", "page_size"))
+                wasteful = free * size >= VACUUM_BYTES and 2 * free >= pages
+                if wasteful:
+                    driver.execute("VACUUM")
+                return wasteful
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise _failure(self.path, "read or written", error) from error
+            raise _failure(self.path, "rewritten without its free pages", error) from error
 
     def close(self) -> None:
-        """Close the file; call it when no ``run`` is under way. Closing twice is harmless."""
+        """Close the file; call it when no ``run`` or ``read`` is under way. Closing twice is harmless."""
         self._closed = True
+        self._readers.dispose()
         self._engine.dispose()
+
+    def _carry_out(self, engine: Engine, intent: str, work: Callable[[Session], T]) -> T:
+        self._refuse_closed()
+        try:
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                return work(session)
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise _failure(self.path, intent, error) from error
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreFailure(f"{self.path} is closed: the host is stopping; send the request to a running host")
 
 
 def _engine(path: Path) -> Engine:
@@ -106,6 +154,28 @@ def _engine(path: Path) -> Engine:
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
     return engine
+
+
+def _reading_engine(path: Path) -> Engine:
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        poolclass=QueuePool,
+        pool_size=READERS,
+        max_overflow=0,
+        connect_args={"check_same_thread": False, "timeout": BUSY_TIMEOUT_S},
+    )
+    event.listen(engine, "connect", _on_reader_connect)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return engine
+
+
+def _pragma(connection: Any, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _on_reader_connect(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only = ON")
 
 
 def _on_connect(connection: Any, _record: Any) -> None:

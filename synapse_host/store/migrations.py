@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from synapse_host.errors import StoreFailure
 from synapse_host.store.download_schema import installs_and_downloads
+from synapse_host.store.job_migration import durable_jobs
 from synapse_host.store.self_check_schema import create_self_checks
 
 
@@ -113,6 +114,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _weights_in_several_files,
     create_self_checks,
     installs_and_downloads,
+    durable_jobs,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

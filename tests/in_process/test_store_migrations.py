@@ -18,6 +18,7 @@ from synapse_host.store.download_tables import (
     InstallMemberRow,
     InstallRow,
 )
+from synapse_host.store.job_tables import JobInputRow, JobItemRow, JobPageRow, JobRow, JobWorkRow
 from synapse_host.store.tables import CertificationRow, ModelRow, ModuleMetaRow, PerformanceRow, SelfCheckTableRow
 
 #: Frozen here, column by column (name, type, not null, place in the key): released steps are never edited.
@@ -126,6 +127,51 @@ INSTALLS_AND_DOWNLOADS = {
         ("job_id", "TEXT", 1, 0),
     ],
 }
+JOB_WORKS = [
+    ("work_pk", "INTEGER", 0, 1),
+    ("request_key", "TEXT", 1, 0),
+    ("request_digest", "TEXT", 1, 0),
+    ("fingerprint", "TEXT", 1, 0),
+    ("item_count", "INTEGER", 1, 0),
+    ("dims", "INTEGER", 0, 0),
+    ("page_count", "INTEGER", 1, 0),
+    ("items_done", "INTEGER", 1, 0),
+]
+JOBS = [
+    ("job_pk", "INTEGER", 0, 1),
+    ("job_id", "TEXT", 1, 0),
+    ("work_pk", "INTEGER", 1, 0),
+    ("kind", "TEXT", 1, 0),
+    ("request_key", "TEXT", 1, 0),
+    ("request_digest", "TEXT", 1, 0),
+    ("module_generation", "INTEGER", 1, 0),
+    ("state", "TEXT", 1, 0),
+    ("model_id", "TEXT", 1, 0),
+    ("fingerprint", "TEXT", 1, 0),
+    ("identity_json", "TEXT", 1, 0),
+    ("item_count", "INTEGER", 1, 0),
+    ("page_count", "INTEGER", 1, 0),
+    ("items_done", "INTEGER", 1, 0),
+    ("created_ms", "INTEGER", 1, 0),
+    ("updated_ms", "INTEGER", 1, 0),
+    ("execution_expires_ms", "INTEGER", 1, 0),
+    ("result_retention_ms", "INTEGER", 1, 0),
+    ("terminal_at_ms", "INTEGER", 0, 0),
+    ("paused_at_ms", "INTEGER", 0, 0),
+    ("resume_deadline_ms", "INTEGER", 0, 0),
+    ("logical_handle", "TEXT", 0, 0),
+    ("error_json", "TEXT", 0, 0),
+]
+JOB_INPUTS = [("job_pk", "INTEGER", 1, 1), ("chunk_no", "INTEGER", 1, 2), ("items_json", "BLOB", 1, 0)]
+JOB_PAGES = [
+    ("work_pk", "INTEGER", 1, 1),
+    ("page_no", "INTEGER", 1, 2),
+    ("rows", "INTEGER", 1, 0),
+    ("vectors", "BLOB", 1, 0),
+    ("columns_json", "BLOB", 1, 0),
+    ("committed_ms", "INTEGER", 1, 0),
+]
+JOB_ITEMS = [("work_pk", "INTEGER", 1, 1), ("ordinal", "INTEGER", 1, 2), ("page_no", "INTEGER", 1, 0)]
 #: The whole schema after each step.
 SCHEMAS = {
     1: {"module_meta": MODULE_META, "models": MODELS},
@@ -157,6 +203,31 @@ SCHEMAS = {
         **INSTALLS_AND_DOWNLOADS,
     },
 }
+SCHEMAS[6] = SCHEMAS[5] | {
+    "job_works": JOB_WORKS,
+    "jobs": JOBS,
+    "job_inputs": JOB_INPUTS,
+    "job_pages": JOB_PAGES,
+    "job_items": JOB_ITEMS,
+}
+#: Every row class of the store.
+ROWS = [
+    ModuleMetaRow,
+    ModelRow,
+    CertificationRow,
+    PerformanceRow,
+    SelfCheckTableRow,
+    InstallRow,
+    InstallMemberRow,
+    FileVerificationRow,
+    DownloadRow,
+    DownloadKeyRow,
+    JobWorkRow,
+    JobRow,
+    JobInputRow,
+    JobPageRow,
+    JobItemRow,
+]
 
 
 @pytest.fixture
@@ -267,21 +338,7 @@ def test_a_foreign_database_is_refused_and_kept(path: Path) -> None:
     assert schema(path) == {"models": [("recipe", "TEXT", 0, 0)]}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        ModuleMetaRow,
-        ModelRow,
-        CertificationRow,
-        PerformanceRow,
-        SelfCheckTableRow,
-        InstallRow,
-        InstallMemberRow,
-        FileVerificationRow,
-        DownloadRow,
-        DownloadKeyRow,
-    ],
-)
+@pytest.mark.parametrize("row", ROWS)
 def test_rows_and_columns_agree(row: type[SQLModel]) -> None:
     table = SQLModel.metadata.tables[str(row.__tablename__)]
     frozen = SCHEMAS[migrations.LATEST_VERSION][table.name]

@@ -1,0 +1,195 @@
+"""The book of durable jobs: carries transactions out, counts them, and writes one log line when a job closes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+from sqlmodel import Session
+
+from synapse_host.errors import InvalidRequest, SynapseError
+from synapse_host.jobs import endings, transactions
+from synapse_host.jobs.clocks import ClockLengths
+from synapse_host.jobs.counters import JobCounters
+from synapse_host.jobs.job_state import JobEvent, JobState, failure_event
+from synapse_host.jobs.pages import Page
+from synapse_host.jobs.submission import Submission
+from synapse_host.jobs.transactions import Admission, Opening
+from synapse_host.store import job_store
+from synapse_host.store.database import Store
+from synapse_host.store.job_tables import JobRow
+
+_log = logging.getLogger(__name__)
+
+
+class JobLedger:
+    """Durable jobs of one host. Every method raises ``StoreFailure`` when the store cannot do it.
+
+    ``now_ms`` is the time of day in milliseconds; the clocks of jobs outlive the process.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        counters: JobCounters,
+        *,
+        module_generation: int,
+        now_ms: Callable[[], int],
+        lengths: ClockLengths | None = None,
+        most_open: int = 4096,
+    ) -> None:
+        self.counters = counters
+        self.module_generation = module_generation
+        self.now_ms = now_ms
+        self._store = store
+        self._lengths = lengths or ClockLengths()
+        self._most_open = most_open
+        self._numbers = count(1)
+
+    async def admit(self, submission: Submission) -> Admission:
+        """The job of a submission: the one its key names, or a new one.
+
+        Raises:
+            IdempotencyConflict: the key is bound to other content.
+            QueueFull: as many jobs are open as may.
+
+        """
+        opening = Opening(
+            f"embed-{self.module_generation}-{next(self._numbers)}",
+            self.module_generation,
+            self._lengths,
+            self.now_ms(),
+            self._most_open,
+        )
+        admission = await self._store.run(lambda session: transactions.admit(session, submission, opening))
+        if admission.fresh:
+            self.counters.admitted()
+        return admission
+
+    async def claim(self, job_pk: int) -> JobRow | None:
+        """Take a queued job to carry it out; None, and ended where its time is up, when it is not to be had."""
+        now_ms = self.now_ms()
+        job = await self._store.run(lambda session: transactions.claim(session, job_pk, self.module_generation, now_ms))
+        if job is None:
+            await self.expire()
+        return job
+
+    async def inputs(self, job_pk: int, chunk_no: int) -> bytes | None:
+        """One chunk of the texts of an open job; None past the last."""
+        return await self._store.read(lambda session: job_store.input_chunk(session, job_pk, chunk_no))
+
+    async def commit_page(self, job_pk: int, page: Page) -> JobRow:
+        """Make a page observable, and the checkpoints of its items with it."""
+        now_ms = self.now_ms()
+        return await self._store.run(lambda session: transactions.commit_page(session, job_pk, page, now_ms))
+
+    async def finish(self, job_pk: int) -> None:
+        """End a job that has all its vectors."""
+        now_ms = self.now_ms()
+        self._closed(await self._store.run(lambda session: transactions.finish(session, job_pk, now_ms)), now_ms)
+
+    async def fail(self, job_pk: int, error: SynapseError, event: JobEvent | None = None) -> None:
+        """End a job with ``error``, in the failed state its class says unless ``event`` says another."""
+        now_ms, what = self.now_ms(), event or failure_event(error.error_class)
+        job = await self._store.run(lambda session: transactions.fail(session, job_pk, what, error, now_ms))
+        if job is not None:
+            self._closed(job, now_ms, error)
+
+    async def pause(self, job_pk: int, logical_handle: str) -> JobRow:
+        """Let a job wait for a login of ``logical_handle``."""
+        now_ms, resume_ms = self.now_ms(), self._lengths.resume_ms
+        return await self._store.run(
+            lambda session: transactions.pause(session, job_pk, logical_handle, resume_ms, now_ms)
+        )
+
+    async def resume(self, job_id: str) -> tuple[JobRow, bool]:
+        """Queue a paused job again, and whether it was paused; any other stays as it is (reading 30).
+
+        Raises:
+            InvalidRequest: there is no such job.
+
+        """
+        now_ms = self.now_ms()
+
+        def work(session: Session) -> tuple[JobRow, bool]:
+            job = _known(session, job_id)
+            paused = job.state == JobState.PAUSED and not transactions.clocks_of(job).login_over(now_ms)
+            if paused:
+                transactions.go_on(job, now_ms)
+            return job, paused
+
+        return await self._store.run(work)
+
+    async def job(self, job_id: str) -> JobRow:
+        """The job of this id; raises ``InvalidRequest`` for one that is unknown or was forgotten."""
+        return await self._store.read(lambda session: _known(session, job_id))
+
+    async def find(self, job_id: str) -> JobRow | None:
+        """The job of this id, if there is one."""
+        return await self._store.read(lambda session: job_store.job_by_id(session, job_id))
+
+    async def open_by_state(self) -> dict[str, int]:
+        """How many open jobs the store holds in each state."""
+        return await self._store.read(job_store.open_by_state)
+
+    # --- ends that no executor brings about ---------------------------------------------------------------------
+
+    async def reconcile(self) -> int:
+        """End what earlier hosts left open, at boot; how many jobs that was."""
+        left = await self._store.read(lambda session: endings.of_earlier_hosts(session, self.module_generation))
+        for job_pk in left:
+            now_ms = self.now_ms()
+
+            def end(session: Session, job_pk: int = job_pk, now_ms: int = now_ms) -> JobRow | None:
+                error = endings.restarted(session.get_one(JobRow, job_pk).job_id)
+                return transactions.fail(session, job_pk, JobEvent.HOST_RESTARTED, error, now_ms)
+
+            job = await self._store.run(end)
+            if job is not None:
+                self._closed(job, now_ms, "module_restarted")
+        return len(left)
+
+    async def expire(self) -> None:
+        """End the queued and paused jobs whose clocks ran out."""
+        now_ms = self.now_ms()
+        for job_pk, event, error in await self._store.read(lambda session: endings.expired(session, now_ms)):
+            await self.fail(job_pk, error, event)
+
+    async def sweep(self) -> int:
+        """Expire, then forget the results that were kept long enough; how many jobs were forgotten."""
+        await self.expire()
+        now_ms = self.now_ms()
+        over = await self._store.read(lambda session: endings.results_over(session, now_ms))
+        for job_pk in over:
+            await self._store.run(partial(endings.forget, job_pk=job_pk))
+        return len(over)
+
+    def _closed(self, job: JobRow, now_ms: int, error: SynapseError | str | None = None) -> None:
+        inherited = job.module_generation < self.module_generation
+        self.counters.ended(completed=error is None, inherited=inherited)
+        code = error if isinstance(error, str) or error is None else error.code
+        _log.log(
+            logging.INFO if error is None else logging.WARNING,
+            "job %s of model %r closed as %s%s after %.1f s: %d of %d items in %d pages, request_key %r",
+            job.job_id,
+            job.model_id,
+            job.state,
+            f" ({code})" if code else "",
+            (now_ms - job.created_ms) / 1000,
+            job.items_done,
+            job.item_count,
+            job.page_count,
+            job.request_key,
+        )
+
+
+def _known(session: Session, job_id: str) -> JobRow:
+    job = job_store.job_by_id(session, job_id)
+    if job is None:
+        raise InvalidRequest(
+            f"no job {job_id!r}; it is unknown, or its results were kept as long as the host keeps them",
+            details={"job_id": job_id},
+        )
+    return job
