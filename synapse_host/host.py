@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from synapse_host.admission.device_turns import Devices
 from synapse_host.admission.gate import Gate
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
 from synapse_host.certification.stored_rows import (
@@ -27,7 +28,6 @@ from synapse_host.certification.stored_rows import (
 )
 from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
 from synapse_host.lanes.backend_choice import BackendChoice
-from synapse_host.lanes.device_turns import Devices
 from synapse_host.lanes.guarded_tasks import GuardedTasks
 from synapse_host.lanes.health_refresh import HealthRefresh
 from synapse_host.lanes.lane import Lane, LaneRuntime
@@ -95,7 +95,6 @@ class Host:
         self.ledger = CertificationLedger(self.profile_hash)
         self.gate = Gate(
             byte_budget=settings.inline.byte_budget,
-            estimate_ms=settings.inline.estimated_execution_ms,
             clock=time.monotonic,
         )
         self._backends = BackendChoice(settings.paths.cache_dir, settings.of_backends)
@@ -237,6 +236,7 @@ class Host:
             tasks=self._tasks,
             clock=time.monotonic,
             threads=self.settings.worker.threads,
+            estimate_ms=self.settings.inline.estimated_execution_ms,
             recycle_rss_mib=self.settings.worker.recycle_rss_mib,
             loaded=self._health.wake,
         )

@@ -9,28 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from synapse_host.admission.prediction import DeviceLoad, Prediction, Work, predict
+
 #: Bytes counted for an item beside its text: id, token counts and row bookkeeping.
 ITEM_OVERHEAD_BYTES = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What one request needs. Times are milliseconds from now."""
-
-    bytes: int
-    max_queue_ms: float
-    remaining_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What the lane carries at the moment of the decision."""
-
-    bytes_in_flight: int
-    byte_budget: int
-    waiting: int
-    permit_free: bool
-    estimate_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +24,25 @@ class Refused:
     predicted: float
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """Acceptance, with the predicted start and finish in milliseconds from now."""
-
-    start_ms: float
-    finish_ms: float
-
-
 def request_bytes(texts: list[str]) -> int:
     """Bytes a request is charged for: its characters and a fixed overhead per item."""
     return sum(len(text) + ITEM_OVERHEAD_BYTES for text in texts)
 
 
-def decide(request: Request, load: Load) -> Admitted | Refused:
-    """Accept or refuse ``request`` under ``load``."""
-    if request.bytes > load.byte_budget:
-        return Refused("never_fits", load.byte_budget, request.bytes)
-    if load.bytes_in_flight + request.bytes > load.byte_budget:
-        return Refused("bytes", load.byte_budget, load.bytes_in_flight + request.bytes)
-    start = 0.0 if load.permit_free else (load.waiting + 1) * load.estimate_ms
-    if start > request.max_queue_ms:
-        return Refused("queue", request.max_queue_ms, start)
-    finish = start + load.estimate_ms
-    if finish > request.remaining_ms:
-        return Refused("deadline", request.remaining_ms, finish)
-    return Admitted(start, finish)
+def decide_bytes(size: int, *, in_flight: int, budget: int) -> Refused | None:
+    """Refuse a request of ``size`` bytes that does not fit beside ``in_flight`` others, or never would."""
+    if size > budget:
+        return Refused("never_fits", budget, size)
+    if in_flight + size > budget:
+        return Refused("bytes", budget, in_flight + size)
+    return None
+
+
+def decide_time(work: Work, load: DeviceLoad, *, max_queue_ms: float, remaining_ms: float) -> Prediction | Refused:
+    """Accept or refuse ``work`` on a device under ``load``; times are milliseconds from now."""
+    predicted = predict(work, load)
+    if predicted.start_ms > max_queue_ms:
+        return Refused("queue", max_queue_ms, predicted.start_ms)
+    if predicted.finish_ms > remaining_ms:
+        return Refused("deadline", remaining_ms, predicted.finish_ms)
+    return predicted

@@ -6,17 +6,20 @@ computes is said by ``model.fingerprint``; nothing here may change that.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from itertools import count
+from typing import Literal
 
 import anyio
 
+from synapse_host.admission.estimates import Costs
 from synapse_host.admission.gate import Budget
+from synapse_host.admission.work_class import WorkClass
 from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelInUse, ModelLoading, SynapseError
-from synapse_host.lanes.batching import group_rows
+from synapse_host.lanes.batching import group_rows, padded_length
+from synapse_host.lanes.group_messages import embed_message, rerank_message, token_bytes
+from synapse_host.lanes.group_run import GroupPlan, GroupRun
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_health import LaneHealth
 from synapse_host.lanes.lane_state import LaneState
@@ -29,15 +32,7 @@ from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pairs import PairTokenizer
-from synapse_host.worker_protocol.messages import (
-    EmbedBatchRequest,
-    Generate,
-    Message,
-    RerankSequences,
-    Scores,
-    Text,
-    VectorsHeader,
-)
+from synapse_host.worker_protocol.messages import Generate, Scores, Text, VectorsHeader
 
 __all__ = ["Lane", "LaneRuntime"]
 
@@ -45,8 +40,9 @@ __all__ = ["Lane", "LaneRuntime"]
 LOAD_WAIT_MS = 5000
 FLOAT_BYTES = 4
 
-#: Makes the message for the token rows of one group.
-_Request = Callable[[Serving, Sequence[Sequence[int]]], Message]
+_Grouped = Literal["embed", "rerank"]
+#: What makes the message for the token rows of one group.
+_MESSAGES = {"embed": embed_message, "rerank": rerank_message}
 
 
 class Lane:
@@ -56,6 +52,8 @@ class Lane:
         self.model = model
         self.rows_computed = 0
         self.turns = runtime.turns
+        #: What its exchanges are expected to take.
+        self.costs = Costs(runtime.estimate_ms)
         self._residency = Residency(model, runtime)
         self._clock = runtime.clock
         self._holders: dict[int, Mapping[str, str]] = {}
@@ -184,46 +182,93 @@ class Lane:
             if not self._holders:
                 self._upkeep.released()
 
-    async def embed(self, rows: Sequence[Sequence[int]], item_ids: Sequence[str]) -> tuple[int, bytes]:
+    async def embed(
+        self, rows: Sequence[Sequence[int]], item_ids: Sequence[str], work: WorkClass | GroupPlan = WorkClass.BULK
+    ) -> tuple[int, bytes]:
         """Vectors of token ``rows`` as little-endian float32 in the order given, and their width.
+
+        ``work`` is the plan of just these rows, or the class to make one for. A durable job gives some of its rows at a
+        time as ``WorkClass.JOB``: each group's turn is one of bulk work, and everyone else's comes in between.
 
         Raises:
             EngineCrashed: the worker died, broke its protocol, or computed something that is no vector.
 
         """
-        serving = self._require_serving()
-        width = serving.dims * FLOAT_BYTES
-        return serving.dims, await self._grouped(serving, self._embed_request, rows, item_ids, width)
+        dims = self._require_serving().dims
+        plan = self._planned("embed", rows, work)
+        return dims, await self._grouped(rows, item_ids, plan, "embed", dims * FLOAT_BYTES)
 
-    async def rerank(self, sequences: Sequence[Sequence[int]], item_ids: Sequence[str]) -> bytes:
-        """Raw scores of composed ``sequences`` as little-endian float32 in the order given.
+    async def rerank(
+        self, sequences: Sequence[Sequence[int]], item_ids: Sequence[str], work: WorkClass | GroupPlan = WorkClass.BULK
+    ) -> bytes:
+        """Raw scores of composed ``sequences`` as little-endian float32 in the order given; ``work`` as for ``embed``.
 
         Raises:
             EngineCrashed: the worker died, broke its protocol, or computed something that is no number.
 
         """
-        return await self._grouped(self._require_serving(), self._rerank_request, sequences, item_ids, FLOAT_BYTES)
+        plan = self._planned("rerank", sequences, work)
+        return await self._grouped(sequences, item_ids, plan, "rerank", FLOAT_BYTES)
+
+    def plan(self, operation: _Grouped, counts: Sequence[int], work_class: WorkClass) -> GroupPlan:
+        """How rows of ``counts`` tokens are computed, and what that is expected to take.
+
+        Raises:
+            EngineCrashed: the worker ended.
+
+        """
+        buckets = self._require_serving().buckets
+        groups = [[0]] if len(counts) == 1 else group_rows(counts, self.model.batch, buckets)
+        tokens = [sum(padded_length(counts[index], buckets) for index in group) for group in groups]
+        return GroupPlan(work_class, groups, tokens, [self.costs.ms(operation, number) for number in tokens])
+
+    def generation_plan(self, max_tokens: int) -> GroupPlan:
+        """The one turn a generation of at most ``max_tokens`` takes, and for how long it is expected to."""
+        tokens = self.costs.generation_tokens(max_tokens)
+        return GroupPlan(WorkClass.BULK, [[0]], [tokens], [self.costs.ms("generate", tokens)])
+
+    def _planned(self, operation: _Grouped, rows: Sequence[Sequence[int]], work: WorkClass | GroupPlan) -> GroupPlan:
+        return work if isinstance(work, GroupPlan) else self.plan(operation, [len(row) for row in rows], work)
 
     async def _grouped(
-        self, serving: Serving, request: _Request, rows: Sequence[Sequence[int]], item_ids: Sequence[str], width: int
+        self, rows: Sequence[Sequence[int]], item_ids: Sequence[str], plan: GroupPlan, operation: _Grouped, width: int
     ) -> bytes:
         """``width`` bytes of answer for each row, in the order given."""
-        groups = group_rows([len(row) for row in rows], self.model.batch, serving.buckets)
-        # Written out before any of them has its turn: a worker then waits for the sending alone.
+        serving = self._require_serving()
+        message = _MESSAGES[operation]
         try:
-            exchanges = [self._exchange(serving, request, [rows[index] for index in group]) for group in groups]
+            grouped = [[rows[index] for index in group] for group in plan.groups]
+            requests = [
+                (
+                    message(f"{operation}-{next(self._numbers)}", serving.model_ref, self.model, group),
+                    token_bytes(group),
+                )
+                for group in grouped
+            ]
+
+            def over(place: int, exchange: Exchange, took_ms: float) -> None:
+                if self._account(serving, exchange, len(plan.groups[place])):
+                    self.costs.learn(operation, plan.tokens[place], took_ms)
+
+            run = GroupRun(self.turns, serving.worker, plan, requests, over)
         except Exception as fault:
             raise host_fault("a group of rows", fault) from fault
-        if len(groups) == 1 and len(rows) == 1:
-            return bytes(await self._computed(serving, exchanges[0], item_ids))
+        run.begin()
+        if len(rows) == 1:
+            return bytes(_numbers_of(await self._turn(run, 0), item_ids))
         out = bytearray(len(rows) * width)
-        for group, exchange in zip(groups, exchanges, strict=True):
-            raw = await self._computed(serving, exchange, [item_ids[index] for index in group])
+        for place, group in enumerate(plan.groups):
+            exchange = await self._turn(run, place)
+            try:
+                raw = _numbers_of(exchange, [item_ids[index] for index in group])
+            except BaseException:
+                run.give_up()
+                raise
             for position, index in enumerate(group):
                 out[index * width : (index + 1) * width] = raw[position * width : (position + 1) * width]
         return bytes(out)
 
-    async def generate(self, prompt: Sequence[int], max_tokens: int) -> Text:
+    async def generate(self, prompt: Sequence[int], max_tokens: int, plan: GroupPlan | None = None) -> Text:
         """What the model says after the token ids of ``prompt``, at most ``max_tokens`` of it.
 
         Raises:
@@ -231,81 +276,44 @@ class Lane:
 
         """
         serving = self._require_serving()
+        message = Generate(f"generate-{next(self._numbers)}", serving.model_ref, max_tokens)
 
-        def request(serving: Serving, rows: Sequence[Sequence[int]]) -> Message:
-            return Generate(f"generate-{next(self._numbers)}", serving.model_ref, max_tokens)
+        def over(place: int, exchange: Exchange, took_ms: float) -> None:
+            if self._account(serving, exchange, 1):
+                reply, _ = exchange.outcome()
+                assert isinstance(reply, Text)
+                self.costs.learn_generation(reply.n_gen, took_ms)
 
-        exchange = self._exchange(serving, request, [prompt])
-        await self._turn(serving, exchange)
+        run = GroupRun(
+            self.turns,
+            serving.worker,
+            plan or self.generation_plan(max_tokens),
+            [(message, token_bytes([prompt]))],
+            over,
+        )
+        run.begin()
         try:
-            reply, _ = exchange.outcome()
+            reply, _ = (await self._turn(run, 0)).outcome()
         except WorkerRefusal as refusal:
             raise to_synapse_error(refusal) from refusal
         assert isinstance(reply, Text)
         return reply
 
-    def _embed_request(self, serving: Serving, rows: Sequence[Sequence[int]]) -> Message:
-        # The worker is told positions, not the caller's ids: a long id cannot make a frame too large.
-        return EmbedBatchRequest(
-            req_id=f"embed-{next(self._numbers)}",
-            model_ref=serving.model_ref,
-            pooling=self.model.pooling,
-            normalize=self.model.normalize,
-            items=[{"id": str(position), "n_tokens": len(row)} for position, row in enumerate(rows)],
-        )
+    async def _turn(self, run: GroupRun, place: int) -> Exchange:
+        return await run.wait(place)
 
-    def _rerank_request(self, serving: Serving, rows: Sequence[Sequence[int]]) -> Message:
-        return RerankSequences(
-            req_id=f"rerank-{next(self._numbers)}",
-            model_ref=serving.model_ref,
-            sequences=[{"n_tokens": len(row)} for row in rows],
-        )
-
-    def _exchange(self, serving: Serving, request: _Request, rows: Sequence[Sequence[int]]) -> Exchange:
-        ids = array("i")
-        for row in rows:
-            ids.extend(row)
-
-        def drained() -> None:
-            self._account(serving, exchange, len(rows))
-            self.turns.end()
-
-        exchange = serving.worker.exchange(request(serving, rows), ids.tobytes(), drained=drained)
-        return exchange
-
-    async def _computed(self, serving: Serving, exchange: Exchange, item_ids: Sequence[str]) -> bytes | bytearray:
-        """The numbers of one group."""
-        await self._turn(serving, exchange)
-        try:
-            reply, raw = exchange.outcome()
-        except WorkerRefusal as refusal:
-            raise embed_error(refusal, item_ids) from refusal
-        assert isinstance(reply, VectorsHeader | Scores)
-        assert raw is not None
-        return raw
-
-    async def _turn(self, serving: Serving, exchange: Exchange) -> None:
-        """Wait for one exchange; cancelling stops the wait, and the work only where it has not begun."""
-        begin = partial(serving.worker.submit, exchange)
-        self.turns.ask(begin)
-        try:
-            await exchange.done.wait()
-        except BaseException:
-            if not self.turns.withdraw(begin):
-                serving.worker.abandon(exchange)
-            raise
-
-    def _account(self, serving: Serving, exchange: Exchange, rows: int) -> None:
-        """Count what a worker did, whether or not the caller still waits."""
+    def _account(self, serving: Serving, exchange: Exchange, rows: int) -> bool:
+        """Count what a worker did, whether or not the caller still waits; False where it did not do it."""
         try:
             exchange.outcome()
         except EngineCrashed:
             self._residency.notice_death(serving.worker)
+            return False
         except Exception:
-            return
-        else:
-            self.strikes.served()
-            self.rows_computed += rows
+            return False
+        self.strikes.served()
+        self.rows_computed += rows
+        return True
 
     def _require_serving(self) -> Serving:
         serving = self._residency.serving
@@ -354,3 +362,14 @@ class Lane:
                 f"model {name!r} is held by {len(holders)} request(s) or job(s); wait for them, then unload",
                 details={"model_id": name, "holders": holders},
             )
+
+
+def _numbers_of(exchange: Exchange, item_ids: Sequence[str]) -> bytes | bytearray:
+    """The numbers of one settled group."""
+    try:
+        reply, raw = exchange.outcome()
+    except WorkerRefusal as refusal:
+        raise embed_error(refusal, item_ids) from refusal
+    assert isinstance(reply, VectorsHeader | Scores)
+    assert raw is not None
+    return raw

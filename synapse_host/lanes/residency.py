@@ -16,8 +16,8 @@ from itertools import count
 import anyio
 from anyio.abc import TaskGroup
 
+from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed, ModelLoading, SynapseError
-from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_state import LaneEvent, LaneState, next_state
 from synapse_host.lanes.registered_model import RegisteredModel
@@ -43,6 +43,8 @@ class LaneRuntime:
     tasks: TaskGroup
     clock: Callable[[], float]
     threads: int = 0
+    #: What an exchange of a kind that was never seen is expected to take, in milliseconds.
+    estimate_ms: float = 25.0
     #: A worker above this many MiB is replaced once its lane is idle; 0 is no limit.
     recycle_rss_mib: int = 0
     #: What two strikes mean for the lane.

@@ -13,6 +13,7 @@ from pydantic import Field, StrictStr
 
 from synapse_host.admission.admission import request_bytes
 from synapse_host.admission.gate import Budget, Gate
+from synapse_host.admission.work_class import WorkClass
 from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
@@ -81,17 +82,23 @@ class EmbeddingService:
 
     async def query(self, params: EmbedQueryParams, context: RequestContext) -> Reply:
         """Embed one text."""
-        return await self._embed(params, params.model, [params.id], [params.text], context)
+        return await self._embed(params, params.model, [params.id], [params.text], context, WorkClass.INTERACTIVE)
 
     async def batch(self, params: EmbedBatchParams, context: RequestContext) -> Reply:
         """Embed several texts at once; results carry the caller's ids."""
         ids, texts = _items(params)
         if len(ids) > self.limits.max_items:
             raise _too_large("items", len(ids), self.limits.max_items)
-        return await self._embed(params, params.model, ids, texts, context)
+        return await self._embed(params, params.model, ids, texts, context, WorkClass.BULK)
 
     async def _embed(
-        self, constraints: Constraints, model: str | None, ids: list[str], texts: list[str], context: RequestContext
+        self,
+        constraints: Constraints,
+        model: str | None,
+        ids: list[str],
+        texts: list[str],
+        context: RequestContext,
+        work_class: WorkClass,
     ) -> Reply:
         refuse_longest(ids, texts, self.limits.max_text_chars)
         budget = self.budgets.of(constraints, context)
@@ -100,17 +107,20 @@ class EmbeddingService:
         )
         with lane.lease():
             await lane.ensure_ready(budget)
-            return await self._admitted(lane, ids, texts, budget)
+            return await self._admitted(lane, ids, texts, budget, work_class)
 
-    async def _admitted(self, lane: Lane, ids: list[str], texts: list[str], budget: Budget) -> Reply:
-        turns = lane.turns
-        with self.gate.admitted(request_bytes(texts), budget, waiting=turns.waiting, permit_free=turns.free):
+    async def _admitted(
+        self, lane: Lane, ids: list[str], texts: list[str], budget: Budget, work_class: WorkClass
+    ) -> Reply:
+        with self.gate.holding(request_bytes(texts)):
             rows = await _encode(lane, texts)
             _refuse_wordless(rows, ids)
             total = sum(row.effective_tokens for row in rows)
             if len(rows) > 1 and total > self.limits.max_tokens:
                 raise _too_large("tokens", total, self.limits.max_tokens)
-            compute = partial(lane.embed, [row.ids for row in rows], ids)
+            plan = lane.plan("embed", [len(row.ids) for row in rows], work_class)
+            self.gate.admit(lane.turns, plan.work, budget)
+            compute = partial(lane.embed, [row.ids for row in rows], ids, plan)
             dims, data = await within_deadline(self.deadlines, self.budgets.clock, budget, lane, compute)
         return self._reply(lane, ids, rows, dims, data)
 

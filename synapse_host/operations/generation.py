@@ -113,16 +113,16 @@ class GenerationService:
             )
 
     async def _admitted(self, lane: Lane, params: OneshotParams, budget: Budget) -> Reply:
-        turns = lane.turns
-        size = request_bytes([params.prompt])
-        with self.gate.admitted(size, budget, waiting=turns.waiting, permit_free=turns.free):
+        with self.gate.holding(request_bytes([params.prompt])):
             prompt = await _encode(lane, params.prompt, _room(lane, params.max_tokens))
+            plan = lane.generation_plan(params.max_tokens)
+            self.gate.admit(lane.turns, plan.work, budget)
             made = await within_deadline(
                 self.deadlines,
                 self.budgets.clock,
                 budget,
                 lane,
-                partial(lane.generate, prompt.ids, params.max_tokens),
+                partial(lane.generate, prompt.ids, params.max_tokens, plan),
                 done=f"had generated {params.max_tokens} tokens",
                 remedy="raise deadline_ms or ask for fewer",
             )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import anyio.to_thread
 from pydantic import Field, StrictStr
 
 from synapse_host.admission.gate import Budget, Gate
+from synapse_host.admission.work_class import WorkClass
 from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
@@ -30,8 +31,6 @@ CANDIDATE_BYTES = 4096
 #: Characters a candidate counts for, beside its own and the query's, when deciding where pairs are composed: composing
 #: one takes some 5 µs however short it is.
 COMPOSING_CHARS = 8
-
-WorkClass = Literal["interactive", "bulk"]
 
 
 class RerankScoreParams(Constraints):
@@ -84,12 +83,13 @@ class RerankingService:
     async def _admitted(
         self, lane: Lane, params: RerankScoreParams, ids: list[str], budget: Budget
     ) -> tuple[list[ComposedPair], bytes]:
-        turns = lane.turns
         # The query is charged with every candidate, since it is computed with each.
         size = sum(map(len, params.candidates)) + (len(params.query) + CANDIDATE_BYTES) * len(ids)
-        with self.gate.admitted(size, budget, waiting=turns.waiting, permit_free=turns.free):
+        with self.gate.holding(size):
             pairs = await _compose(lane, params.query, params.candidates)
-            compute = partial(lane.rerank, [pair.ids for pair in pairs], ids)
+            plan = lane.plan("rerank", [len(pair.ids) for pair in pairs], work_class(len(ids)))
+            self.gate.admit(lane.turns, plan.work, budget)
+            compute = partial(lane.rerank, [pair.ids for pair in pairs], ids, plan)
             return pairs, await within_deadline(self.deadlines, self.budgets.clock, budget, lane, compute)
 
     def _reply(self, lane: Lane, pairs: list[ComposedPair], data: bytes) -> Reply:
@@ -98,7 +98,7 @@ class RerankingService:
         )
         payload["scores"] = list(struct.unpack(f"<{len(pairs)}f", data))
         payload["score_kind"] = lane.model.pair_template.score
-        payload["work_class"] = work_class(len(pairs))
+        payload["work_class"] = str(work_class(len(pairs)))
         payload["real_token_counts"] = [pair.effective_tokens for pair in pairs]
         payload["truncation_disclosures"] = [truncation_disclosure(pair) for pair in pairs]
         return Reply(payload)
@@ -106,7 +106,7 @@ class RerankingService:
 
 def work_class(candidates: int) -> WorkClass:
     """What a request of so many candidates counts as (wire contract section 5, reading 15)."""
-    return "interactive" if candidates <= INTERACTIVE_CANDIDATES else "bulk"
+    return WorkClass.INTERACTIVE if candidates <= INTERACTIVE_CANDIDATES else WorkClass.BULK
 
 
 def _model_of(params: RerankScoreParams) -> str | None:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from synapse_host.admission.device_turns import Devices
 from synapse_host.admission.gate import Gate
 from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.identity.machine_profile import MachineProfile
-from synapse_host.lanes.device_turns import Devices
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_health import health_summary
 from synapse_host.lanes.lane_state import LaneState

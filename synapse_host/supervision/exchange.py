@@ -67,6 +67,11 @@ class Exchange:
         self._error = error
         self._settle()
 
+    @property
+    def answered(self) -> bool:
+        """Whether the reply has come, and was no refusal."""
+        return self._reply is not None
+
     def outcome(self) -> Reply:
         """The reply; raises what the exchange failed with."""
         if self._error is not None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
+from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.certification.gates import Gates
 from synapse_host.certification.ledger import Certification
 from synapse_host.certification.probe import ProbeSetting, probe_lane
 from synapse_host.hookspecs import DType, Task
 from synapse_host.lanes.backend_choice import BackendChoice
-from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.load_request import LoadRequest
 from synapse_host.lanes.model_package import resolve_files

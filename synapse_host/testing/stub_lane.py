@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
+from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.hookspecs import BatchPolicy
-from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.registered_model import RegisteredModel

@@ -14,9 +14,10 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from synapse_host.admission.device_turns import DeviceTurns
+from synapse_host.admission.work_class import WorkClass
 from synapse_host.errors import EngineCrashed, InvalidRequest
 from synapse_host.hookspecs import BatchPolicy
-from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.supervision.exchange import Exchange
@@ -97,8 +98,10 @@ async def serving(turns: DeviceTurns | None = None) -> AsyncIterator[tuple[Lane,
             tasks.cancel_scope.cancel()
 
 
-async def embed(lane: Lane, *rows: list[int], into: list[Any] | None = None) -> list[float]:
-    dims, data = await lane.embed(rows, [str(place) for place in range(len(rows))])
+async def embed(
+    lane: Lane, *rows: list[int], into: list[Any] | None = None, work_class: WorkClass = WorkClass.BULK
+) -> list[float]:
+    dims, data = await lane.embed(rows, [str(place) for place in range(len(rows))], work_class)
     assert dims == 1
     vectors = list(struct.unpack(f"<{len(rows)}f", data))
     if into is not None:
@@ -106,13 +109,24 @@ async def embed(lane: Lane, *rows: list[int], into: list[Any] | None = None) -> 
     return vectors
 
 
-async def test_requests_take_turns_group_by_group_and_get_their_own_rows_back() -> None:
+@pytest.mark.parametrize(
+    ("work_class", "expected"),
+    [
+        (WorkClass.JOB, [[3, 2], [13, 12], [1], [11]]),
+        (WorkClass.INTERACTIVE, [[3, 2], [13, 12], [1], [11]]),
+        (WorkClass.BULK, [[3, 2], [1], [13, 12], [11]]),
+    ],
+)
+async def test_groups_of_several_requests_go_in_the_order_of_their_class_and_rows_come_back_to_their_own(
+    work_class: WorkClass, expected: list[list[int]]
+) -> None:
     async with serving() as (lane, worker), anyio.create_task_group() as callers:
         answers: list[Any] = []
 
         async def ask(*firsts: int) -> None:
             # Longer rows come first; groups are made of the shortest, so the order has to be put back.
-            answers.append(await embed(lane, *([first] * (8 - place) for place, first in enumerate(firsts))))
+            rows = [[first] * (8 - place) for place, first in enumerate(firsts)]
+            answers.append(await embed(lane, *rows, work_class=work_class))
 
         callers.start_soon(ask, 1, 2, 3)
         callers.start_soon(ask, 11, 12, 13)
@@ -121,7 +135,7 @@ async def test_requests_take_turns_group_by_group_and_get_their_own_rows_back() 
             await anyio.wait_all_tasks_blocked()
             assert len(worker.begun) == 1
             order.append(worker.answer())
-    assert order == [[3, 2], [13, 12], [1], [11]]
+    assert order == expected
     assert answers == [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0]]
     assert lane.rows_computed == 6
 
@@ -219,3 +233,40 @@ async def test_a_dead_worker_fails_every_group_that_waits_for_its_turn() -> None
         await anyio.wait_all_tasks_blocked()
         assert sorted(ended) == ["dead", "dead", "died"]
         assert lane.turns.free
+
+
+async def test_the_next_group_of_a_request_is_with_its_worker_before_its_caller_hears_of_the_last() -> None:
+    async with serving() as (lane, worker), anyio.create_task_group() as callers:
+        callers.start_soon(embed, lane, [1], [2], [3])
+        await anyio.wait_all_tasks_blocked()
+        assert worker.answer() == [1, 2]
+        assert len(worker.begun) == 1
+        assert worker.answer() == [3]
+
+
+async def test_a_request_that_fails_in_one_group_has_no_more_of_them_computed() -> None:
+    async with serving() as (lane, worker), anyio.create_task_group() as callers:
+        refused: list[Exception] = []
+
+        async def ask() -> None:
+            try:
+                await embed(lane, *[[number] for number in range(1, 8)])
+            except InvalidRequest as refusal:
+                refused.append(refusal)
+
+        callers.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        worker.begun.pop(0).fail(WorkerRefusal("invalid_request", "{}"))
+        await anyio.wait_all_tasks_blocked()
+        assert len(refused) == 1
+        assert worker.begun == []
+        assert lane.turns.free
+
+
+async def test_what_a_group_took_is_learned_and_expected_of_the_next() -> None:
+    async with serving() as (lane, worker), anyio.create_task_group() as callers:
+        assert lane.plan("embed", [3], WorkClass.INTERACTIVE).group_ms == [lane.costs.ms("embed", 3)] == [25.0]
+        callers.start_soon(embed, lane, [1, 1, 1])
+        await anyio.wait_all_tasks_blocked()
+        worker.answer()
+        assert lane.costs.ms("embed", 3) < 25.0

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed, ModelInUse, ModelLoading, ProbeRequired, SynapseError
-from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.residency import Residency

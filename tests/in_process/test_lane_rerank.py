@@ -12,9 +12,9 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed, InvalidRequest
 from synapse_host.hookspecs import BatchPolicy
-from synapse_host.lanes.device_turns import DeviceTurns
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.supervision.exchange import Exchange

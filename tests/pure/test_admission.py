@@ -1,63 +1,139 @@
+"""What the gate lets in: bytes first, then the predicted start, then the predicted finish."""
+
 from __future__ import annotations
 
+from types import MappingProxyType
+
+import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synapse_host.admission.admission import Admitted, Load, Refused, Request, decide, request_bytes
+from synapse_host.admission.admission import Refused, decide_bytes, decide_time, request_bytes
+from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.admission.gate import Budget, Gate
+from synapse_host.admission.prediction import HEADROOM, DeviceLoad, Prediction, Work, predict
+from synapse_host.admission.turn import Turn
+from synapse_host.admission.work_class import WorkClass
 from synapse_host.errors import DeadlineExceeded, InvalidRequest, QueueFull
 
-IDLE = Load(bytes_in_flight=0, byte_budget=1000, waiting=0, permit_free=True, estimate_ms=25)
+INTERACTIVE, BULK, JOB = WorkClass.INTERACTIVE, WorkClass.BULK, WorkClass.JOB
+NONE = MappingProxyType(dict.fromkeys(WorkClass, 0))
+IDLE = DeviceLoad(permits=1, free=True, running_ms=(), groups=NONE, waiting_ms=NONE)
 
 
-def load_with(**changes: float) -> Load:
-    return Load(**{**{name: getattr(IDLE, name) for name in Load.__slots__}, **changes})  # type: ignore[arg-type]
+def busy(
+    left: tuple[float, float] = (100.0, 0.0),
+    *,
+    permits: int = 1,
+    waiting: dict[WorkClass, float] | None = None,
+    **more: float,
+) -> DeviceLoad:
+    """A device on which something runs, and ``waiting`` holds one group of so many milliseconds of each class."""
+    ms = dict.fromkeys(WorkClass, 0.0) | (waiting or {})
+    groups = {work_class: int(held > 0) for work_class, held in ms.items()}
+    return DeviceLoad(permits, False, (left,), groups, ms, **more)  # type: ignore[arg-type]
 
 
-def test_idle_lane_starts_at_once_and_finishes_after_the_estimate() -> None:
-    assert decide(Request(10, 0, 1000), IDLE) == Admitted(start_ms=0, finish_ms=25)
+def test_a_free_device_begins_at_once_and_ends_after_the_estimate() -> None:
+    assert predict(Work(INTERACTIVE, [25.0]), IDLE) == Prediction(0.0, 25.0)
+
+
+def test_what_runs_counts_with_what_is_left_of_it_stretched() -> None:
+    assert predict(Work(INTERACTIVE, [1.0]), busy((100.0, 40.0))).start_ms == pytest.approx(HEADROOM * 100 - 40)
+    assert predict(Work(INTERACTIVE, [1.0]), busy((100.0, 900.0))).start_ms == 0.0
+
+
+def test_an_interactive_request_waits_for_its_like_and_for_no_bulk_that_just_went() -> None:
+    load = busy((0.0, 0.0), waiting={INTERACTIVE: 10.0, BULK: 500.0}, bulk_went_last=True, bulk_ms=100.0)
+    assert predict(Work(INTERACTIVE, [1.0]), load).start_ms == pytest.approx(HEADROOM * 10)
 
 
 @pytest.mark.parametrize(
-    ("request_", "load", "reason"),
+    ("passed", "aged_ms", "bulk_turns"), [(0, 0.0, 0), (2, 0.0, 1), (0, 240.0, 1), (2, 240.0, 2), (3, 800.0, 2)]
+)
+def test_bulk_turns_before_an_interactive_request_are_those_the_rule_allows(
+    passed: int, aged_ms: float, bulk_turns: int
+) -> None:
+    load = busy((0.0, 0.0), waiting={INTERACTIVE: 10.0}, passed_over=passed, passed_over_ms=aged_ms, bulk_ms=100.0)
+    expected = HEADROOM * (10 + bulk_turns * 100)
+    assert predict(Work(INTERACTIVE, [1.0]), load).start_ms == pytest.approx(expected)
+
+
+def test_bulk_reckons_with_bulk_before_it_with_jobs_between_and_with_interactive_passing() -> None:
+    load = busy((0.0, 0.0), waiting={BULK: 100.0}, interactive_ms=5.0)
+    assert predict(Work(BULK, [50.0]), load).start_ms == pytest.approx(HEADROOM * (100 + 2 * 3 * 5))
+    with_job = busy((0.0, 0.0), waiting={BULK: 100.0}, interactive_ms=5.0, job_ms=80.0)
+    assert predict(Work(BULK, [50.0]), with_job).start_ms == pytest.approx(HEADROOM * (100 + 2 * (2 * 15 + 80)))
+
+
+def test_slow_interactive_work_passes_bulk_over_for_its_age_and_one_turn_at_most() -> None:
+    load = busy((0.0, 0.0), interactive_ms=400.0)
+    assert predict(Work(BULK, [50.0]), load).start_ms == pytest.approx(HEADROOM * (250 + 400))
+
+
+def test_the_groups_of_a_request_have_others_between_them() -> None:
+    quiet = predict(Work(BULK, [50.0, 50.0, 50.0]), IDLE)
+    assert quiet == Prediction(0.0, 150.0)
+    asked = DeviceLoad(1, True, (), NONE, NONE, interactive_ms=5.0)
+    assert predict(Work(BULK, [50.0] * 3), asked).finish_ms == pytest.approx(150 + 2 * HEADROOM * 15)
+
+
+def test_two_permits_halve_what_is_ahead() -> None:
+    one, two = (predict(Work(INTERACTIVE, [1.0]), busy(permits=permits)).start_ms for permits in (1, 2))
+    assert two == pytest.approx(one / 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "in_flight", "reason"), [(1001, 0, "never_fits"), (600, 401, "bytes"), (600, 400, None)]
+)
+def test_bytes_that_do_not_fit_are_refused_with_both_numbers(size: int, in_flight: int, reason: str | None) -> None:
+    refused = decide_bytes(size, in_flight=in_flight, budget=1000)
+    assert (refused.reason if refused else None) == reason
+    assert refused is None or refused.predicted > refused.limit
+
+
+@pytest.mark.parametrize(
+    ("load", "max_queue_ms", "remaining_ms", "reason"),
     [
-        (Request(1001, 5000, 30_000), IDLE, "never_fits"),
-        (Request(600, 5000, 30_000), load_with(bytes_in_flight=401), "bytes"),
-        (Request(1, 24, 30_000), load_with(permit_free=False), "queue"),
-        (Request(1, 5000, 24), IDLE, "deadline"),
-        (Request(1, 5000, 49), load_with(permit_free=False), "deadline"),
+        (busy(), 149, 30_000, "queue"),
+        (IDLE, 5000, 24, "deadline"),
+        (busy(), 5000, 174, "deadline"),
+        (busy(), 149, 1, "queue"),
     ],
 )
-def test_refusal_says_which_limit_was_passed(request_: Request, load: Load, reason: str) -> None:
-    decision = decide(request_, load)
-    assert isinstance(decision, Refused)
-    assert decision.reason == reason
-    assert decision.predicted > decision.limit
-
-
-def test_bytes_are_checked_before_times() -> None:
-    decision = decide(Request(2000, 0, 0), load_with(permit_free=False, waiting=9))
-    assert isinstance(decision, Refused)
-    assert decision.reason == "never_fits"
+def test_a_time_refusal_says_which_limit_was_passed(
+    load: DeviceLoad, max_queue_ms: float, remaining_ms: float, reason: str
+) -> None:
+    refused = decide_time(Work(INTERACTIVE, [25.0]), load, max_queue_ms=max_queue_ms, remaining_ms=remaining_ms)
+    assert isinstance(refused, Refused)
+    assert refused.reason == reason
+    assert refused.predicted > refused.limit
 
 
 @given(
-    size=st.integers(0, 2000),
     queue=st.floats(0, 10_000),
     remaining=st.floats(-100, 60_000),
-    held=st.integers(0, 1000),
-    waiting=st.integers(0, 500),
-    free=st.booleans(),
+    waiting=st.floats(0, 5000),
+    work_class=st.sampled_from([INTERACTIVE, BULK]),
+    groups=st.lists(st.floats(0.1, 500), min_size=1, max_size=5),
 )
-def test_an_admitted_request_keeps_every_limit(
-    size: int, queue: float, remaining: float, held: int, waiting: int, free: bool
+def test_what_is_admitted_is_predicted_to_keep_every_limit(
+    queue: float, remaining: float, waiting: float, work_class: WorkClass, groups: list[float]
 ) -> None:
-    decision = decide(Request(size, queue, remaining), Load(held, 1000, waiting, free, 25))
-    if isinstance(decision, Admitted):
-        assert held + size <= 1000
+    load = busy(waiting={work_class: waiting}, bulk_ms=90.0, interactive_ms=4.0)
+    decision = decide_time(Work(work_class, groups), load, max_queue_ms=queue, remaining_ms=remaining)
+    if isinstance(decision, Prediction):
         assert decision.start_ms <= queue
         assert decision.finish_ms <= remaining
+
+
+@given(more=st.floats(0, 1000), work_class=st.sampled_from([INTERACTIVE, BULK]))
+def test_more_work_ahead_never_makes_the_start_earlier(more: float, work_class: WorkClass) -> None:
+    less = predict(Work(work_class, [1.0]), busy(waiting={work_class: 50.0}, bulk_ms=90.0))
+    longer = predict(Work(work_class, [1.0]), busy(waiting={work_class: 50.0 + more}, bulk_ms=90.0))
+    assert longer.start_ms >= less.start_ms
 
 
 def test_a_longer_text_costs_its_characters_and_each_item_its_overhead() -> None:
@@ -69,43 +145,97 @@ def budget(deadline_ms: int = 1000, max_queue_ms: int = 1000) -> Budget:
 
 
 def gate() -> Gate:
-    return Gate(byte_budget=1000, estimate_ms=25, clock=lambda: 0.0)
+    return Gate(byte_budget=1000, clock=lambda: 0.0)
 
 
-def test_gate_returns_its_bytes_when_the_block_ends_or_fails() -> None:
+def device(*, running_ms: float | None = None) -> DeviceTurns:
+    turns = DeviceTurns(clock=lambda: 0.0)
+    if running_ms is not None:
+        turns.ask(Turn(lambda: None, estimate_ms=running_ms))
+    return turns
+
+
+def test_the_gate_returns_its_bytes_when_the_block_ends_or_fails() -> None:
     it = gate()
-    with it.admitted(700, budget(), waiting=0, permit_free=True):
+    with it.holding(700):
         assert it.bytes_in_flight == 700
-    with pytest.raises(RuntimeError), it.admitted(700, budget(), waiting=0, permit_free=True):
+    with pytest.raises(RuntimeError), it.holding(700):
         raise RuntimeError
     assert it.bytes_in_flight == 0
 
 
-def test_gate_refuses_with_both_numbers_and_books_nothing() -> None:
+def test_the_gate_refuses_with_both_numbers_and_books_nothing() -> None:
     it = gate()
-    with pytest.raises(InvalidRequest) as never, it.admitted(1001, budget(), waiting=0, permit_free=True):
-        pass
+    with pytest.raises(InvalidRequest) as never:
+        it.hold(1001)
     assert never.value.details == {"bytes": 1001, "byte_budget": 1000}
-    with (
-        it.admitted(700, budget(), waiting=0, permit_free=True),
-        pytest.raises(QueueFull, match="1100 bytes would be in flight and the budget is 1000"),
-        it.admitted(400, budget(), waiting=0, permit_free=True),
-    ):
-        pass
+    with it.holding(700), pytest.raises(QueueFull, match="1100 bytes would be in flight and the budget is 1000"):
+        it.hold(400)
+    assert it.bytes_in_flight == 0
+
+
+def test_bytes_are_held_until_everyone_who_needs_them_is_done() -> None:
+    it = gate()
+    with it.holding(700) as hold:
+        hold.share()
+    assert it.bytes_in_flight == 700
+    hold.release()
     assert it.bytes_in_flight == 0
 
 
 def test_a_deadline_of_one_millisecond_is_refused_with_the_number() -> None:
-    with (
-        pytest.raises(DeadlineExceeded, match="deadline_ms of 1;"),
-        gate().admitted(1, budget(deadline_ms=1), waiting=0, permit_free=True),
-    ):
-        pass
+    with pytest.raises(DeadlineExceeded, match="deadline_ms of 1;"):
+        gate().admit(device(), Work(INTERACTIVE, [1.5]), budget(deadline_ms=1))
 
 
 def test_max_queue_ms_refuses_before_the_deadline_does() -> None:
-    with (
-        pytest.raises(DeadlineExceeded, match="max_queue_ms of 10;"),
-        gate().admitted(1, budget(max_queue_ms=10), waiting=0, permit_free=False),
-    ):
-        pass
+    with pytest.raises(DeadlineExceeded, match="max_queue_ms of 10;"):
+        gate().admit(device(running_ms=25.0), Work(INTERACTIVE, [25.0]), budget(max_queue_ms=10))
+
+
+@pytest.mark.anyio
+async def test_the_groups_of_jobs_wait_for_room_and_leave_half_of_it_to_requests() -> None:
+    it, ran = gate(), []
+
+    async def group(size: int, name: str) -> None:
+        async with it.executing_group(size):
+            ran.append(name)
+            assert it.bytes_in_flight <= 1000
+            await release.wait()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            release = anyio.Event()
+            for name in ("first", "second"):
+                tasks.start_soon(group, 300, name)
+            await anyio.wait_all_tasks_blocked()
+            assert ran == ["first"]
+            with it.holding(600):
+                assert it.bytes_in_flight == 900
+            release.set()
+    assert ran == ["first", "second"]
+    assert it.bytes_in_flight == 0
+
+
+@pytest.mark.anyio
+async def test_a_group_that_is_given_up_lets_the_next_one_run() -> None:
+    it, ran = gate(), []
+
+    async def group(name: str) -> None:
+        async with it.executing_group(400):
+            ran.append(name)
+
+    with anyio.fail_after(5):
+        async with it.executing_group(500), anyio.create_task_group() as tasks:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as impatient:
+                    impatient.start_soon(group, "impatient")
+                    await anyio.wait_all_tasks_blocked()
+                    tasks.start_soon(group, "next")
+                    await anyio.wait_all_tasks_blocked()
+                    scope.cancel()
+            assert ran == []
+            tasks.cancel_scope.cancel()
+        async with it.executing_group(5000):
+            assert it.bytes_in_flight == 1000
+    assert it.bytes_in_flight == 0

@@ -1,0 +1,163 @@
+"""Execution permits of a device: so many computations at once, and who has the next (reading 36: per device). Pure.
+
+No task need wait here: what asks is a callable, called when its turn comes, from whoever ends the turn before. The next
+group is then on its way to its worker before anybody looks at the answer of the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from synapse_host.admission.fair_queue import FairQueue
+from synapse_host.admission.prediction import DeviceLoad
+from synapse_host.admission.rolling import Usual, Waits
+from synapse_host.admission.turn import Turn
+from synapse_host.admission.work_class import WorkClass
+
+
+class DeviceTurns:
+    """The permits of one device; ``clock`` counts seconds."""
+
+    def __init__(self, most: int = 1, clock: Callable[[], float] = time.monotonic, waits: Waits | None = None) -> None:
+        self._most = most
+        self._clock = clock
+        self._queue = FairQueue()
+        self._running: set[Turn] = set()
+        self._advancing = False
+        self._usual = {work_class: Usual() for work_class in WorkClass}
+        #: Groups and milliseconds each class waits with, those it has not asked for yet included.
+        self._groups = dict.fromkeys(WorkClass, 0)
+        self._ms = dict.fromkeys(WorkClass, 0.0)
+        self.waits = Waits() if waits is None else waits
+
+    @property
+    def running(self) -> int:
+        """Computations begun and not ended."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._queue)
+
+    @property
+    def free(self) -> bool:
+        """True when one that asked now would begin at once."""
+        return len(self._running) < self._most and not self._queue
+
+    def depth(self, work_class: WorkClass) -> int:
+        """How many of a class wait for their turn."""
+        return self._queue.depth(work_class)
+
+    def load(self) -> DeviceLoad:
+        """What is known of the device now, for predicting when another would begin."""
+        now = self._clock()
+        return DeviceLoad(
+            permits=self._most,
+            free=self.free,
+            running_ms=tuple((turn.estimate_ms, self.age_ms(turn)) for turn in self._running),
+            groups=self._groups,
+            waiting_ms=self._ms,
+            passed_over=self._queue.passed_over,
+            passed_over_ms=self._queue.passed_over_s(now) * 1000,
+            bulk_went_last=self._queue.bulk_went_last,
+            interactive_ms=self._usual[WorkClass.INTERACTIVE].mean(now),
+            bulk_ms=max(self._usual[WorkClass.BULK].most(now), self._usual[WorkClass.JOB].most(now)),
+            job_ms=self._usual[WorkClass.JOB].most(now),
+        )
+
+    def ask(self, turn: Turn) -> None:
+        """Call ``turn.begin`` now, or when its turn comes."""
+        now = self._clock()
+        self._queue.put(turn, now)
+        self._usual[turn.work_class].note(turn.estimate_ms, now)
+        self._book(turn, 1)
+        self._book_rest(turn, 1)
+        self._advance()
+
+    def withdraw(self, turn: Turn) -> bool:
+        """Take back what was asked; False where its turn has come already."""
+        if not self._queue.remove(turn):
+            return False
+        self._book(turn, -1)
+        self._book_rest(turn, -1)
+        return True
+
+    def end(self, turn: Turn) -> None:
+        """A computation is over, in whatever way. What its request computes next has asked before, or never will."""
+        self._running.remove(turn)
+        self._book_rest(turn, -1)
+        self._queue.ended(turn.work_class, self._clock())
+        self._advance()
+
+    def age_ms(self, turn: Turn) -> float:
+        """Milliseconds since a turn came."""
+        return 0.0 if turn.began_at is None else (self._clock() - turn.began_at) * 1000
+
+    @asynccontextmanager
+    async def held(self, work_class: WorkClass, estimate_ms: float = 0.0) -> AsyncIterator[None]:
+        """Hold a permit for the length of the block; for a task that computes by other means than a lane's groups."""
+        begun = asyncio.Event()
+        turn = Turn(begun.set, work_class, estimate_ms)
+        self.ask(turn)
+        try:
+            await begun.wait()
+            yield
+        finally:
+            if not self.withdraw(turn):
+                self.end(turn)
+
+    def _book(self, turn: Turn, sign: int) -> None:
+        self._groups[turn.work_class] += sign
+        self._ms[turn.work_class] += sign * turn.estimate_ms
+
+    def _book_rest(self, turn: Turn, sign: int) -> None:
+        self._groups[turn.work_class] += sign * turn.rest_groups
+        self._ms[turn.work_class] += sign * turn.rest_ms
+
+    def _advance(self) -> None:
+        # What begins may end at once; a thousand of those must not become a thousand nested calls.
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while len(self._running) < self._most and (turn := self._queue.take(now := self._clock())) is not None:
+                self._book(turn, -1)
+                turn.began_at = now
+                self._running.add(turn)
+                self.waits.note((now - turn.asked_at) * 1000)
+                turn.begin()
+        finally:
+            self._advancing = False
+
+
+class Devices:
+    """The permits of every device class, made when first asked for."""
+
+    def __init__(self, most_per_device: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most_per_device
+        self._clock = clock
+        self._turns: dict[str, DeviceTurns] = {}
+        #: The last waits on any device.
+        self.waits = Waits()
+
+    @property
+    def running(self) -> int:
+        """Computations begun and not ended, on all devices."""
+        return sum(turns.running for turns in self._turns.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn, on all devices."""
+        return sum(turns.waiting for turns in self._turns.values())
+
+    def depth(self, work_class: WorkClass) -> int:
+        """How many of a class wait for their turn, on all devices."""
+        return sum(turns.depth(work_class) for turns in self._turns.values())
+
+    def of(self, device_class: str) -> DeviceTurns:
+        """The permits of ``device_class``."""
+        return self._turns.setdefault(device_class, DeviceTurns(self._most, self._clock, self.waits))

@@ -1,0 +1,102 @@
+"""When a request would begin and end on a device, as arithmetic. Pure; ``docs/explanation/admission.md`` derives it.
+
+All figures are milliseconds. What others take is stretched by ``HEADROOM``: an estimate that is wrong by no more than
+that makes nobody late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from synapse_host.admission.fair_queue import AGEING_S, INTERACTIVE_IN_A_ROW
+from synapse_host.admission.work_class import WorkClass
+
+#: The factor by which the estimates of others may be too small before a request that was admitted begins too late.
+HEADROOM = 1.5
+AGEING_MS = AGEING_S * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLoad:
+    """What is known of a device at one moment.
+
+    ``running_ms`` has the estimate and the age of each running computation; ``groups`` and ``waiting_ms`` what waits by
+    class. ``interactive_ms`` is what an interactive turn takes on average, ``bulk_ms`` and ``job_ms`` what a bulk turn
+    and a job's takes at most; 0 where none was seen lately.
+    """
+
+    permits: int
+    free: bool
+    running_ms: Sequence[tuple[float, float]]
+    groups: Mapping[WorkClass, int]
+    waiting_ms: Mapping[WorkClass, float]
+    passed_over: int = 0
+    passed_over_ms: float = 0.0
+    bulk_went_last: bool = False
+    interactive_ms: float = 0.0
+    bulk_ms: float = 0.0
+    job_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a request wants computed: its class, and the estimate of each of its groups in the order they go."""
+
+    work_class: WorkClass
+    group_ms: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """When a request begins and ends at the latest, from now, if no estimate is wrong by more than ``HEADROOM``."""
+
+    start_ms: float
+    finish_ms: float
+
+
+def predict(work: Work, load: DeviceLoad) -> Prediction:
+    """When ``work`` would begin and end on a device under ``load``."""
+    own = sum(work.group_ms)
+    start = 0.0 if load.free else (_running(load) + _ahead(work.work_class, load)) / load.permits
+    between = (len(work.group_ms) - 1) * _between(work.work_class, load) / load.permits
+    return Prediction(start, start + own + between)
+
+
+def _running(load: DeviceLoad) -> float:
+    """What is left of what runs now."""
+    return sum(max(0.0, HEADROOM * estimate - age) for estimate, age in load.running_ms)
+
+
+def _ahead(work_class: WorkClass, load: DeviceLoad) -> float:
+    """What waits and goes before one that asks now, and what may come and go before it."""
+    before = HEADROOM * load.waiting_ms[WorkClass.CONTROL]
+    if work_class is WorkClass.CONTROL:
+        return before
+    if work_class is WorkClass.INTERACTIVE:
+        before += HEADROOM * load.waiting_ms[WorkClass.INTERACTIVE]
+        turns = _bulk_turns_among(load.groups[WorkClass.INTERACTIVE], _running(load) + before, load)
+        return before + HEADROOM * turns * load.bulk_ms
+    groups = load.groups[WorkClass.BULK]
+    return before + HEADROOM * load.waiting_ms[WorkClass.BULK] + (groups + 1) * _between(work_class, load)
+
+
+def _bulk_turns_among(interactive: int, duration_ms: float, load: DeviceLoad) -> int:
+    """Bulk turns at most before an interactive one that has so many others before it.
+
+    Three interactive turns let one bulk turn in, and so does every 250 ms in which bulk is passed over; but there are
+    never two in a row while interactive work waits.
+    """
+    by_share = (load.passed_over + interactive) // INTERACTIVE_IN_A_ROW
+    by_age = int((load.passed_over_ms + duration_ms) // AGEING_MS)
+    return min(by_share + by_age, interactive + (0 if load.bulk_went_last else 1))
+
+
+def _between(work_class: WorkClass, load: DeviceLoad) -> float:
+    """What may go between two turns of the bulk share: one job's turn, and interactive turns before each."""
+    if not work_class.is_bulk:
+        # Groups of one interactive request follow each other with at most a bulk turn between.
+        return HEADROOM * load.bulk_ms
+    average = load.interactive_ms
+    passing = min(INTERACTIVE_IN_A_ROW * average, AGEING_MS + average)
+    return HEADROOM * (passing if not load.job_ms else 2 * passing + load.job_ms)

@@ -1,0 +1,108 @@
+"""The groups of one request on their way through a device, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from synapse_host.admission.device_turns import DeviceTurns
+from synapse_host.admission.prediction import Work
+from synapse_host.admission.turn import Turn
+from synapse_host.admission.work_class import WorkClass
+from synapse_host.supervision.exchange import Exchange
+from synapse_host.supervision.worker import Worker
+from synapse_host.worker_protocol.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """How a request is computed: the indices of its rows in groups, and of each its padded tokens and its estimate."""
+
+    work_class: WorkClass
+    groups: Sequence[Sequence[int]]
+    tokens: Sequence[int]
+    group_ms: Sequence[float]
+
+    @property
+    def work(self) -> Work:
+        """What admission has to know."""
+        return Work(self.work_class, self.group_ms)
+
+
+#: Told that the group at a place is over, and how many milliseconds after its turn began; its exchange is settled.
+Over = Callable[[int, Exchange, float], None]
+
+
+class GroupRun:
+    """One request's groups, each a message with its token ids.
+
+    A group asks for its turn while the one before it still has its own: whoever asked before that goes first, and where
+    nobody did, the device is not idle between the two. ``over`` is called for each group that began, whoever waits.
+    """
+
+    def __init__(
+        self,
+        turns: DeviceTurns,
+        worker: Worker,
+        plan: GroupPlan,
+        requests: Sequence[tuple[Message, bytes]],
+        over: Over,
+    ) -> None:
+        self._turns = turns
+        self._worker = worker
+        self._plan = plan
+        self._over = over
+        self._given_up = False
+        # Written out before any of them has its turn: a worker then waits for the sending alone.
+        self.exchanges = [
+            worker.exchange(message, ids, drained=partial(self._drained, place))
+            for place, (message, ids) in enumerate(requests)
+        ]
+        first_ms = plan.group_ms[0]
+        rest_ms = sum(plan.group_ms) - first_ms
+        self._places = [
+            Turn(partial(worker.submit, self.exchanges[0]), plan.work_class, first_ms, len(plan.groups) - 1, rest_ms)
+        ]
+
+    def begin(self) -> None:
+        """Ask for the first turn; one that the device is free for has begun when this returns."""
+        self._turns.ask(self._places[0])
+
+    async def wait(self, place: int) -> Exchange:
+        """The settled exchange of a group; cancelling stops the wait, and the work where it has not begun."""
+        exchange = self.exchanges[place]
+        try:
+            await exchange.done.wait()
+        except BaseException:
+            self.give_up()
+            raise
+        return exchange
+
+    def give_up(self) -> None:
+        """Nobody waits any more: what has not begun never does, and what has is read to its end."""
+        self._given_up = True
+        for turn, exchange in zip(self._places, self.exchanges, strict=False):
+            if not self._turns.withdraw(turn) and not exchange.done.is_set():
+                self._worker.abandon(exchange)
+
+    def _following(self, place: int) -> Turn:
+        before, estimate = self._places[-1], self._plan.group_ms[place]
+        return Turn(
+            partial(self._worker.submit, self.exchanges[place]),
+            self._plan.work_class,
+            estimate,
+            rest_groups=before.rest_groups - 1,
+            rest_ms=before.rest_ms - estimate,
+            continues=True,
+        )
+
+    def _drained(self, place: int) -> None:
+        turn, exchange = self._places[place], self.exchanges[place]
+        try:
+            self._over(place, exchange, self._turns.age_ms(turn))
+            if not self._given_up and exchange.answered and place + 1 < len(self.exchanges):
+                self._places.append(self._following(place + 1))
+                self._turns.ask(self._places[-1])
+        finally:
+            self._turns.end(turn)
