@@ -263,6 +263,12 @@ class ModuleRestarted(SynapseError):
     code = "module_restarted"
 
 
+class DownloadFailed(SynapseError):
+    """The network, the server or the disk stopped a download."""
+
+    code = "download_failed"
+
+
 class IdempotencyConflict(SynapseError):
     """The key is bound to other content."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from synapse_host.cache.collection import Outcome, collect
+from synapse_host.cache.collection import Outcome, collect, release
 from synapse_host.cache.collection_rule import CacheEntry, over_watermark
 from synapse_host.cache.durable_files import sync_directory
 from synapse_host.cache.ingest import Ingest
@@ -19,7 +19,7 @@ from synapse_host.cache.layout import CacheLayout, read_digest, unusable
 from synapse_host.cache.locks import ReadLease, change_lock
 from synapse_host.cache.metadata import BlobMetadata, read_metadata, write_metadata
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
-from synapse_host.model_files.source_files import digest_file
+from synapse_host.model_files.source_files import FileDigest, digest_file
 
 
 class BlobCache:
@@ -101,6 +101,18 @@ class BlobCache:
         owner = owner or self.owner
         self._change(read_digest(digest), lambda metadata: metadata.unpinned_by(owner) if metadata else None)
 
+    def release(self, digest: str, owner: str, *, remove: bool) -> int:
+        """Take the owner's pin back; with ``remove`` the content goes too where nobody pins or reads it. Freed bytes.
+
+        Raises ``StoreFailure``.
+        """
+        return release(self.layout, read_digest(digest), owner, remove=remove)
+
+    def pins(self) -> list[tuple[str, str]]:
+        """Every digest with each of its owners; raises ``StoreFailure``."""
+        documents = (read_metadata(self.layout, digest) for digest in self.layout.digests())
+        return [(found.digest, owner) for found in documents if found is not None for owner in found.pins]
+
     def collect(self, *, now_ms: int, grace_ms: int, digest: str | None = None) -> list[Outcome]:
         """Mark and remove what nobody pins, all of it or one digest; raises ``StoreFailure``."""
         digests = None if digest is None else [read_digest(digest)]
@@ -112,7 +124,14 @@ class BlobCache:
         return over_watermark(entries, limit_bytes)
 
     def verify(self, digest: str) -> bool:
-        """Hash the content of ``digest``; what is not what its name says goes into quarantine, and False is returned.
+        """Hash the content; False where it is not here, or not what its name says. Raises what ``audit`` raises."""
+        found = self.audit(digest)
+        return found is not None and found.sha256 == read_digest(digest)
+
+    def audit(self, digest: str) -> FileDigest | None:
+        """Hash the content of ``digest``: what it really is, None where it is not here.
+
+        What is not what its name says goes into quarantine.
 
         Raises:
             ArtifactInvalid: the content cannot be read.
@@ -122,11 +141,13 @@ class BlobCache:
         digest = read_digest(digest)
         with ReadLease(self.layout, digest):
             path = self.layout.blob(digest)
-            before = path.stat() if path.exists() else None
-            if before is None or digest_file(path).sha256 == digest:
-                return before is not None
-            self._quarantine(digest, before.st_ino)
-        return False
+            if not path.exists():
+                return None
+            inode = path.stat().st_ino
+            found = digest_file(path)
+            if found.sha256 != digest:
+                self._quarantine(digest, inode)
+        return found
 
     def _quarantine(self, digest: str, inode: int) -> None:
         """Set the content aside, unless another host put a new file in its place since it was hashed."""

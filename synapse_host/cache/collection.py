@@ -45,6 +45,31 @@ def collect(
         raise unusable(layout.root, problem) from problem
 
 
+def release(layout: CacheLayout, digest: str, owner: str, *, remove: bool) -> int:
+    """Take a pin back and, with ``remove``, the content with it where nobody else pins or reads it; the freed bytes.
+
+    Content that stays for a reader is nobody's from here on and goes in a collection.
+
+    Raises:
+        StoreFailure: the cache cannot be read or written.
+
+    """
+    try:
+        with change_lock(layout):
+            metadata = read_metadata(layout, digest)
+            if metadata is None or owner not in metadata.pins:
+                return 0
+            left = metadata.unpinned_by(owner)
+            if remove and not left.pins:
+                with exclusive_lease(layout, digest) as alone:
+                    if alone:
+                        return _delete(layout, digest)
+            write_metadata(layout, left)
+            return 0
+    except OSError as problem:
+        raise unusable(layout.root, problem) from problem
+
+
 def _collect_one(layout: CacheLayout, digest: str, owner: str, now_ms: int, grace_ms: int) -> Outcome:
     with exclusive_lease(layout, digest) as alone:
         if not alone:

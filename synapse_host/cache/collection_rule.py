@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from synapse_host.cache.metadata import BlobMetadata
+from synapse_host.cache.pin_owners import belongs_to
 
 KeptReason = Literal[
     "pinned_by_requesting_module", "pinned_by_foreign_module", "shared_reader_or_gc_active", "missing_metadata"
@@ -46,7 +47,7 @@ def judge(metadata: BlobMetadata, *, owner: str, now_ms: int, grace_ms: int) -> 
     A mark from the future, as a clock set back leaves it, begins its grace anew.
     """
     if metadata.pins:
-        own = owner in metadata.pins
+        own = any(belongs_to(pin, owner) for pin in metadata.pins)
         return Keep("pinned_by_requesting_module" if own else "pinned_by_foreign_module")
     stone = metadata.tombstone
     if stone is None or stone.marked_ms > now_ms:

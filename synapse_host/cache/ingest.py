@@ -33,6 +33,11 @@ class Ingest:
         self._path: Path | None
         self._path, self._descriptor = _locked_file(layout.incoming)
 
+    @property
+    def sha256(self) -> str:
+        """The digest of what was written so far."""
+        return self._hash.hexdigest()
+
     def write(self, data: bytes | memoryview) -> None:
         """Append ``data``; raises ``StoreFailure``, after which the file is no use."""
         view = memoryview(data).cast("B")

@@ -1,0 +1,44 @@
+"""Where a file is fetched from: the mirror first, where one is set, then the endpoint. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlsplit, urlunsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One place to ask. ``token`` goes to this address alone, never to where it may redirect."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> str:
+        """The address as messages may show it: without user, password and query, which may be secrets."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        host = f"[{host}]" if ":" in host else host
+        return urlunsplit((parts.scheme, f"{host}:{parts.port}" if parts.port else host, parts.path, "", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Endpoint and mirror, as http(s) addresses; the token is the endpoint's."""
+
+    endpoint: str
+    mirror: str | None = None
+    token: str | None = field(default=None, repr=False)
+
+    def addresses(self, source: str) -> list[Address]:
+        """Where to ask for ``source``, an http(s) address or a path below endpoint and mirror, in order."""
+        if source.startswith(("http://", "https://")):
+            return [Address(source, self.token if _below(source, self.endpoint) else None)]
+        path = quote(source.lstrip("/"))
+        bases = [(self.mirror, None)] if self.mirror else []
+        return [Address(f"{base.rstrip('/')}/{path}", token) for base, token in [*bases, (self.endpoint, self.token)]]
+
+
+def _below(address: str, endpoint: str) -> bool:
+    ours, theirs = urlsplit(endpoint), urlsplit(address)
+    return (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc)

@@ -1,0 +1,269 @@
+"""One file from one address: asked for as often as is worth it, each attempt going on where the last was cut off.
+
+The event loop only receives. Hashing and writing happen in a thread, a block behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.ingest import Ingest
+from synapse_host.cache.metadata import BlobMetadata
+from synapse_host.downloads.answer import BeginAnew, Body, Refused, read_answer
+from synapse_host.downloads.attempts import Attempts
+from synapse_host.downloads.failures import artifact_invalid, download_failed, storage_failure
+from synapse_host.downloads.manifest import WantedFile
+from synapse_host.downloads.sources import Address
+from synapse_host.errors import ArtifactInvalid, StoreFailure, SynapseError
+from synapse_host.time_limits import TimeLimits
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_log = logging.getLogger(__name__)
+
+#: Bytes handed to the thread at once: large enough that the handing over costs nothing beside the hashing.
+BLOCK_BYTES = 1024 * 1024
+#: Blocks received but not yet written: with them the loop rides out a slow write.
+_BLOCKS_AHEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRules:
+    """What a transfer is given from outside. ``idle_s``: seconds without a byte of the body that end it."""
+
+    idle_s: float
+    limits: TimeLimits
+    pause: Callable[[float], Awaitable[None]]
+    now: Callable[[], datetime]
+
+
+class _Passing(Exception):
+    """An attempt failed in a way that may pass; ``failure`` is what to say when it does not."""
+
+    def __init__(self, failure: SynapseError, asked_s: float | None = None) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.asked_s = asked_s
+
+
+class Transfer:
+    """Fetches one file into the cache."""
+
+    def __init__(
+        self,
+        cache: BlobCache,
+        session: aiohttp.ClientSession,
+        wanted: WantedFile,
+        address: Address,
+        rules: TransferRules,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._cache = cache
+        self._session = session
+        self._wanted = wanted
+        self._address = address
+        self._rules = rules
+        self._on_bytes = on_bytes
+        self._ingest: Ingest
+        self._received = 0
+        self._etag: str | None = None
+        self._write_fault: Exception | None = None
+
+    async def run(self, owner: str) -> BlobMetadata:
+        """The content in the cache, pinned by ``owner``.
+
+        Raises:
+            DownloadFailed: network, server or a full disk.
+            ArtifactInvalid: what came is not what is wanted.
+            StoreFailure: the cache cannot be written, for another reason than a full disk.
+
+        """
+        try:
+            self._ingest = await anyio.to_thread.run_sync(self._cache.ingest)
+            try:
+                await self._receive()
+                return await anyio.to_thread.run_sync(self._commit, owner)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._ingest.close)
+        except StoreFailure as failure:
+            raise storage_failure(self._wanted.name, failure) from failure
+
+    async def _receive(self) -> None:
+        attempts = Attempts()
+        while True:
+            before = self._received
+            try:
+                await self._attempt()
+                return
+            except _Passing as passing:
+                wait_s = attempts.next_wait_s(brought_bytes=self._received > before, asked_s=passing.asked_s)
+                if wait_s is None:
+                    raise passing.failure from passing
+                _log.info("%s: attempt %d failed: %s", self._wanted.name, attempts.made, passing)
+            await self._rules.pause(wait_s)
+
+    async def _attempt(self) -> None:
+        import aiohttp
+
+        try:
+            with self._rules.limits.limit(self._rules.idle_s):
+                response = await self._session.get(
+                    self._address.url, headers=self._headers(), middlewares=_login(self._address)
+                )
+            async with response:
+                await self._take(response)
+        except TimeoutError as stalled:
+            raise self._network(f"sent nothing for {self._rules.idle_s:g} s") from stalled
+        except (aiohttp.ClientSSLError, aiohttp.TooManyRedirects, aiohttp.InvalidURL) as fault:
+            raise self._network(str(fault)) from fault
+        except (aiohttp.ClientHttpProxyError, aiohttp.ClientProxyConnectionError) as fault:
+            raise self._network(f"the proxy refused: {fault}") from fault
+        except (aiohttp.ClientError, OSError) as cut:
+            raise _Passing(self._network(str(cut) or type(cut).__name__)) from cut
+
+    async def _take(self, response: aiohttp.ClientResponse) -> None:
+        match read_answer(response.status, response.headers, self._received, now=self._rules.now()):
+            case Refused() as refused:
+                raise self._refusal(refused)
+            case BeginAnew():
+                await self._begin_anew()
+                raise _Passing(self._network("cannot go on where it was cut off"), asked_s=0.0)
+            case Body() as body:
+                self._require_size(body.size)
+                if body.start != self._received:
+                    await self._begin_anew()
+                self._etag = response.headers.get("ETag")
+                await self._pump(response)
+                self._require_whole()
+
+    async def _pump(self, response: aiohttp.ClientResponse) -> None:
+        """Receive and write, each in a task; what either met is raised once both are done."""
+        send, receive = anyio.create_memory_object_stream[bytearray](_BLOCKS_AHEAD)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._write_blocks, receive)
+            fault = await self._read_blocks(response, send)
+        if (fault := self._write_fault or fault) is not None:
+            raise fault
+
+    async def _read_blocks(
+        self, response: aiohttp.ClientResponse, send: MemoryObjectSendStream[bytearray]
+    ) -> Exception | None:
+        block, fault = bytearray(), None
+        with send:
+            try:
+                while True:
+                    with self._rules.limits.limit(self._rules.idle_s):
+                        data = await response.content.readany()
+                    if not data:
+                        break
+                    self._count(len(data))
+                    block += data
+                    if len(block) >= BLOCK_BYTES:
+                        await send.send(block)
+                        block = bytearray()
+            except Exception as met:
+                fault = met
+            # Where the writer has ended, it says why.
+            with suppress(anyio.BrokenResourceError):
+                # Also what came before a cut: the next attempt asks for the rest.
+                await send.send(block)
+        return fault
+
+    async def _write_blocks(self, receive: MemoryObjectReceiveStream[bytearray]) -> None:
+        with receive:
+            try:
+                async for block in receive:
+                    await anyio.to_thread.run_sync(self._ingest.write, memoryview(block))
+            except Exception as fault:
+                self._write_fault = fault
+
+    async def _begin_anew(self) -> None:
+        await anyio.to_thread.run_sync(self._ingest.close)
+        self._ingest = await anyio.to_thread.run_sync(self._cache.ingest)
+        self._received, self._etag = 0, None
+        self._on_bytes(0)
+
+    def _headers(self) -> dict[str, str]:
+        if not self._received:
+            return {}
+        headers = {"Range": f"bytes={self._received}-"}
+        if self._etag is not None and not self._etag.startswith("W/"):
+            headers["If-Range"] = self._etag
+        return headers
+
+    def _count(self, added: int) -> None:
+        self._received += added
+        if self._wanted.size is not None and self._received > self._wanted.size:
+            raise self._invalid(None, self._received)
+        self._on_bytes(self._received)
+
+    def _require_size(self, told: int | None) -> None:
+        if None not in (told, self._wanted.size) and told != self._wanted.size:
+            raise self._invalid(None, told)
+
+    def _require_whole(self) -> None:
+        if self._wanted.size not in (None, self._received) or self._ingest.sha256 != self._wanted.sha256:
+            raise self._invalid(self._ingest.sha256, self._received)
+
+    def _commit(self, owner: str) -> BlobMetadata:
+        name = self._wanted.name
+        kind = name.rpartition(".")[2] if name.endswith((".safetensors", ".gguf")) else "unknown"
+        return self._ingest.commit(name=name, source_url=self._address.shown, owner=owner, file_format=kind)
+
+    def _network(self, what: str) -> SynapseError:
+        return download_failed(
+            self._wanted.name,
+            "network",
+            f"{self._wanted.name} could not be fetched from {self._address.shown}: {what}; "
+            "check the network, then download again",
+        )
+
+    def _refusal(self, refused: Refused) -> Exception:
+        hint = "check downloads.endpoint, or set HF_TOKEN where the model needs one" if refused.status < 500 else ""
+        failure = download_failed(
+            self._wanted.name,
+            "http_status",
+            f"{self._address.shown} answered with HTTP status {refused.status}; {hint or 'download again later'}",
+            http_status=refused.status,
+        )
+        return _Passing(failure, refused.retry_after_s) if refused.passing else failure
+
+    def _invalid(self, actual_sha256: str | None, actual_size: int | None) -> ArtifactInvalid:
+        return artifact_invalid(
+            self._wanted.name,
+            expected_sha256=self._wanted.sha256,
+            actual_sha256=actual_sha256,
+            expected_size=self._wanted.size,
+            actual_size=actual_size,
+        )
+
+
+def _login(address: Address) -> tuple[aiohttp.ClientMiddlewareType, ...]:
+    """Sends the token to the address's own host, and to no other that it redirects to.
+
+    Not as a header of the call: there it would be refused beside a login of ~/.netrc, which it is to win over.
+    """
+    if address.token is None:
+        return ()
+    token, origin = address.token, None
+
+    async def log_in(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        nonlocal origin
+        origin = origin or request.url.origin()
+        if request.url.origin() == origin:
+            request.headers["Authorization"] = f"Bearer {token}"
+        return await handler(request)
+
+    return (log_in,)

@@ -1,0 +1,365 @@
+"""Fetching from a real HTTP server that stalls, cuts, lies, redirects and refuses: what arrives, what is said."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.downloads.fetcher import Fetcher
+from synapse_host.downloads.manifest import WantedFile
+from synapse_host.downloads.sources import Sources
+from synapse_host.errors import ArtifactInvalid, DownloadFailed, StoreFailure
+from synapse_host.testing.file_server import FileServer, Plan
+
+pytestmark = pytest.mark.anyio
+
+BODY = os.urandom(3_000_000)
+SHA = hashlib.sha256(BODY).hexdigest()
+PATH = "/org/model/resolve/abc/model.safetensors"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer({PATH: BODY}) as running:
+        yield running
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> BlobCache:
+    return BlobCache.open(tmp_path / "models", "host-a")
+
+
+class Fetching:
+    """One fetch, with what it told and how long it would have waited."""
+
+    def __init__(self, cache: BlobCache, endpoint: str, **changes: Any) -> None:
+        self.cache = cache
+        self.waits: list[float] = []
+        self.told: list[int] = []
+        sources = Sources(endpoint, changes.pop("mirror", None), changes.pop("token", None))
+        self.idle_s = changes.pop("idle_s", 20.0)
+        self.fetcher = Fetcher(cache, sources, idle_s=self.idle_s, pause=self._pause, now=lambda: NOW)
+        fields = {"role": "model", "name": "model.safetensors", "sha256": SHA, "size": len(BODY), "source": PATH}
+        self.wanted = WantedFile(**{**fields, **changes})
+
+    async def _pause(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    async def run(self) -> None:
+        try:
+            await self.fetcher.fetch(self.wanted, owner="host-a/download/j", on_bytes=self.told.append)
+        finally:
+            self.fetcher.close()
+
+    async def failure(self) -> DownloadFailed:
+        with pytest.raises(DownloadFailed) as refused:
+            await self.run()
+        assert self.leftovers() == []
+        assert (refused.value.error_class, refused.value.retry_after_ms) == ("transient", 1000)
+        return refused.value
+
+    async def invalid(self) -> dict[str, Any]:
+        with pytest.raises(ArtifactInvalid) as refused:
+            await self.run()
+        assert self.leftovers() == []
+        assert refused.value.details is not None
+        return refused.value.details
+
+    def leftovers(self) -> list[Path]:
+        layout = self.cache.layout
+        return [*layout.blobs.iterdir(), *layout.incoming.iterdir(), *layout.metadata.iterdir()]
+
+    def arrived(self) -> bool:
+        assert not list(self.cache.layout.incoming.iterdir())
+        return self.cache.path(SHA).read_bytes() == BODY
+
+
+def failed(reason: str, status: int | None = None) -> dict[str, Any]:
+    return {"file": "model.safetensors", "reason": reason, "http_status": status}
+
+
+async def test_a_file_arrives_whole_pinned_and_counted(server: FileServer, cache: BlobCache) -> None:
+    fetching = Fetching(cache, server.url)
+    await fetching.run()
+    assert fetching.arrived()
+    assert fetching.told == sorted(fetching.told)
+    assert fetching.told[-1] == len(BODY)
+    found = cache.find(SHA)
+    assert found is not None
+    assert (found.pins, found.source_url, found.format) == (
+        ("host-a/download/j",),
+        server.url + PATH,
+        "safetensors",
+    )
+    (seen,) = server.requests(PATH)
+    assert seen.headers["accept-encoding"] == "identity"
+    assert "authorization" not in seen.headers
+
+
+async def test_an_empty_file_and_one_of_unknown_size_arrive(server: FileServer, cache: BlobCache) -> None:
+    server.files["/empty"] = b""
+    await Fetching(cache, server.url, source="/empty", size=0, sha256=hashlib.sha256(b"").hexdigest()).run()
+    server.plan(PATH, Plan(chunked=True))
+    fetching = Fetching(cache, server.url, size=None)
+    await fetching.run()
+    assert fetching.arrived()
+
+
+async def test_a_cut_goes_on_where_it_was(server: FileServer, cache: BlobCache) -> None:
+    server.plan(PATH, Plan(cut_after=1_500_000), Plan(cut_after=1_000_000))
+    fetching = Fetching(cache, server.url)
+    await fetching.run()
+    assert fetching.arrived()
+    first, second, third = server.requests(PATH)
+    assert "range" not in first.headers
+    assert second.headers["range"] == "bytes=1500000-"
+    assert third.headers["range"] == "bytes=2500000-"
+    assert second.headers["if-range"].startswith('"')
+    assert fetching.waits == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Plan(no_ranges=True), Plan(headers={"ETag": '"changed"'}), Plan(shifted=True), Plan(status=416)],
+    ids=["200 for a range", "another entity tag", "another range", "416"],
+)
+async def test_a_server_that_cannot_go_on_sends_the_file_anew(
+    server: FileServer, cache: BlobCache, answer: Plan
+) -> None:
+    server.plan(PATH, Plan(cut_after=1_500_000), answer)
+    fetching = Fetching(cache, server.url)
+    await fetching.run()
+    assert fetching.arrived()
+    assert 0 in fetching.told
+
+
+async def test_an_endless_run_of_attempts_without_a_byte_ends(server: FileServer, cache: BlobCache) -> None:
+    server.plan(PATH, Plan(cut_after=1_000_000), *[Plan(cut_after=0)] * 5)
+    fetching = Fetching(cache, server.url)
+    assert (await fetching.failure()).details == failed("network")
+    assert fetching.waits == [0.5, 0.5, 1.0, 2.0, 4.0]
+    assert len(server.requests(PATH)) == 6
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_server_in_trouble_is_asked_again_when_it_says(
+    server: FileServer, cache: BlobCache, status: int
+) -> None:
+    date = "Thu, 01 Jan 2026 00:00:40 GMT"
+    server.plan(PATH, Plan(status, {"Retry-After": "7"}), Plan(status, {"Retry-After": date}), Plan(status))
+    fetching = Fetching(cache, server.url)
+    await fetching.run()
+    assert fetching.arrived()
+    assert fetching.waits == [7.0, 40.0, 2.0]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_server_that_stays_in_trouble_is_given_up(server: FileServer, cache: BlobCache, status: int) -> None:
+    server.plan(PATH, *[Plan(status)] * 5)
+    fetching = Fetching(cache, server.url)
+    assert (await fetching.failure()).details == failed("http_status", status)
+    assert len(fetching.waits) == 4
+
+
+async def test_a_wait_past_a_minute_is_the_callers(server: FileServer, cache: BlobCache) -> None:
+    server.plan(PATH, Plan(429, {"Retry-After": "61"}))
+    fetching = Fetching(cache, server.url)
+    assert (await fetching.failure()).details == failed("http_status", 429)
+    assert fetching.waits == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 416, 418, 501])
+async def test_a_refusal_is_final_and_names_status_and_remedy(
+    server: FileServer, cache: BlobCache, status: int
+) -> None:
+    server.plan(PATH, Plan(status))
+    fetching = Fetching(cache, server.url)
+    refused = await fetching.failure()
+    assert refused.details == failed("http_status", status)
+    assert str(status) in refused.message
+    assert ("HF_TOKEN" in refused.message) == (status < 500)
+    assert len(server.requests(PATH)) == 1
+
+
+@pytest.mark.parametrize("plan", [Plan(stall_after=0), Plan(stall_after=1_200_000), Plan(no_answer=True)])
+async def test_silence_ends_the_download(server: FileServer, cache: BlobCache, plan: Plan) -> None:
+    server.plan(PATH, plan)
+    fetching = Fetching(cache, server.url, idle_s=0.3)
+    refused = await fetching.failure()
+    assert refused.details == failed("network")
+    assert "sent nothing for 0.3 s" in refused.message
+    assert len(server.requests(PATH)) == 1
+
+
+@pytest.mark.parametrize("length", [len(BODY) - 1, len(BODY) + 1, 10 * len(BODY)])
+async def test_a_server_that_tells_another_length_is_not_read(
+    server: FileServer, cache: BlobCache, length: int
+) -> None:
+    server.plan(PATH, Plan(length=length))
+    fetching = Fetching(cache, server.url)
+    assert await fetching.invalid() == {
+        "file": "model.safetensors",
+        "expected_sha256": SHA,
+        "actual_sha256": None,
+        "expected_size": len(BODY),
+        "actual_size": length,
+        "recovery_op": "models.download",
+    }
+    assert fetching.told == []
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [(BODY[:-1], True), (b"\0" * len(BODY), True), (BODY + b"x" * 100, False), (b"", True)],
+    ids=["short", "zeros", "long", "empty"],
+)
+async def test_what_is_not_what_is_wanted_never_shows(
+    server: FileServer, cache: BlobCache, body: bytes, known: bool
+) -> None:
+    server.plan(PATH, Plan(body=body, chunked=True))
+    details = await Fetching(cache, server.url).invalid()
+    assert details["actual_sha256"] == (hashlib.sha256(body).hexdigest() if known else None)
+    assert details["expected_sha256"] == SHA
+    assert details["actual_size"] == len(body) if known else details["actual_size"] > len(BODY)
+
+
+async def test_redirects_are_followed_and_the_token_stays_at_home(server: FileServer, cache: BlobCache) -> None:
+    with FileServer({"/signed": BODY}) as network:
+        server.plan(PATH, Plan(302, {"Location": "/moved?x=1"}))
+        server.plan("/moved", Plan(307, {"Location": f"{network.url}/signed?sig=a%2Fb"}))
+        fetching = Fetching(cache, server.url, token="hf_secret")
+        await fetching.run()
+        assert fetching.arrived()
+        assert [seen.headers.get("authorization") for seen in server.seen] == ["Bearer hf_secret"] * 2
+        assert [seen.headers.get("authorization") for seen in network.seen] == [None]
+
+
+async def test_a_circle_of_redirects_ends(server: FileServer, cache: BlobCache) -> None:
+    server.plan(PATH, *[Plan(302, {"Location": PATH})] * 30)
+    assert (await Fetching(cache, server.url).failure()).details == failed("network")
+
+
+async def test_nobody_listens(cache: BlobCache) -> None:
+    with FileServer() as gone:
+        url = gone.url
+    fetching = Fetching(cache, url)
+    refused = await fetching.failure()
+    assert refused.details == failed("network")
+    assert url in refused.message
+    assert len(fetching.waits) == 4
+
+
+async def test_the_mirror_is_asked_first_and_without_the_token(server: FileServer, cache: BlobCache) -> None:
+    with FileServer({PATH: BODY}) as mirror:
+        fetching = Fetching(cache, server.url, mirror=f"{mirror.url}/", token="hf_secret")
+        await fetching.run()
+        assert fetching.arrived()
+        assert server.seen == []
+        assert "authorization" not in mirror.seen[0].headers
+
+
+@pytest.mark.parametrize("plan", [Plan(404), Plan(body=b"\0" * len(BODY)), Plan(body=b"sorry")])
+async def test_what_the_mirror_cannot_give_comes_from_the_endpoint(
+    server: FileServer, cache: BlobCache, plan: Plan
+) -> None:
+    with FileServer({}) as mirror:
+        mirror.plan(PATH, plan)
+        fetching = Fetching(cache, server.url, mirror=mirror.url)
+        await fetching.run()
+        assert fetching.arrived()
+
+
+async def test_the_proxy_of_the_environment_is_used(
+    server: FileServer, cache: BlobCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server.url)
+    fetching = Fetching(cache, "http://models.invalid")
+    await fetching.run()
+    assert fetching.arrived()
+    assert server.seen[0].headers["host"] == "models.invalid"
+
+
+async def test_no_proxy_is_honoured(server: FileServer, cache: BlobCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    fetching = Fetching(cache, server.url)
+    await fetching.run()
+    assert fetching.arrived()
+
+
+async def test_the_token_wins_over_a_login_of_netrc(
+    server: FileServer, cache: BlobCache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password other\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server.plan(PATH, Plan(404))
+    await Fetching(cache, server.url, token="hf_token").failure()
+    await Fetching(cache, server.url).run()
+    told = [seen.headers.get("authorization", "") for seen in server.seen]
+    assert told[0] == "Bearer hf_token"
+    assert told[1].startswith("Basic ")
+
+
+async def test_secrets_are_in_no_message_and_no_log(
+    server: FileServer, cache: BlobCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.plan(PATH, Plan(503), Plan(403))
+    endpoint = server.url.replace("http://", "http://me:pass_secret@")
+    fetching = Fetching(cache, endpoint, mirror=f"{server.url}/none", token="hf_secret")
+    refused = await fetching.failure()
+    assert "secret" not in refused.message + caplog.text + repr(fetching.wanted)
+    assert server.url in refused.message
+
+
+async def test_a_full_disk_is_said_as_such(
+    server: FileServer, cache: BlobCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fetching = Fetching(cache, server.url, mirror=server.url)
+    monkeypatch.setattr("synapse_host.cache.ingest.os.write", full)
+    refused = await fetching.failure()
+    assert refused.details == failed("storage_full")
+    assert len(server.seen) == 1, "another source does not make the disk larger"
+
+
+async def test_a_cache_that_cannot_be_written_is_a_store_failure(
+    server: FileServer, cache: BlobCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("synapse_host.cache.ingest.os.open", denied)
+    with pytest.raises(StoreFailure, match="right to write there"):
+        await Fetching(cache, server.url).run()
+
+
+async def test_cancelling_leaves_nothing(server: FileServer, cache: BlobCache) -> None:
+    server.plan(PATH, Plan(stall_after=1_200_000))
+    fetching = Fetching(cache, server.url)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fetching.run)
+        assert await anyio.to_thread.run_sync(server.stalled.wait, 20)
+        tasks.cancel_scope.cancel()
+    assert fetching.leftovers() == []

@@ -1,0 +1,141 @@
+"""What an HTTP answer means, when to try again, where to ask."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synapse_host.cache import pin_owners
+from synapse_host.downloads.answer import BeginAnew, Body, Refused, read_answer, retry_after_s
+from synapse_host.downloads.attempts import LONGEST_WAIT_S, MOST_ATTEMPTS, MOST_FRUITLESS, Attempts
+from synapse_host.downloads.sources import Address, Sources
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "offset", "meaning"),
+    [
+        (200, {"Content-Length": "10"}, 0, Body(0, 10)),
+        (200, {}, 0, Body(0, None)),
+        (200, {"Content-Length": "ten"}, 0, Body(0, None)),
+        (200, {"Content-Length": "10"}, 4, Body(0, 10)),
+        (206, {"Content-Range": "bytes 4-9/10"}, 4, Body(4, 10)),
+        (206, {"Content-Range": "bytes 4-9/*"}, 4, Body(4, None)),
+        (206, {"Content-Range": "bytes 3-9/10"}, 4, BeginAnew()),
+        (206, {"Content-Range": "items 4-9/10"}, 4, BeginAnew()),
+        (206, {}, 4, BeginAnew()),
+        (206, {"Content-Range": "bytes 0-9/10"}, 0, Refused(206, False)),
+        (416, {}, 4, BeginAnew()),
+        (416, {}, 0, Refused(416, False)),
+        (204, {}, 0, Refused(204, False)),
+        (404, {"Retry-After": "3"}, 0, Refused(404, False, 3.0)),
+        (429, {"Retry-After": "3"}, 4, Refused(429, True, 3.0)),
+        (503, {}, 0, Refused(503, True)),
+    ],
+)
+def test_the_head_of_an_answer(status: int, headers: dict[str, str], offset: int, meaning: object) -> None:
+    assert read_answer(status, headers, offset, now=NOW) == meaning
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, None),
+        ("", None),
+        ("soon", None),
+        ("-3", None),
+        ("1_0", None),
+        ("٣", None),
+        ("0", 0.0),
+        (" 12 ", 12.0),
+        ("9" * 30, None),
+        ("Thu, 01 Jan 2026 00:01:00 GMT", 60.0),
+        ("Thu, 01 Jan 2026 00:01:00", 60.0),
+        ("Wed, 31 Dec 2025 00:00:00 GMT", 0.0),
+        ("Thu, 99 Jan 2026 00:01:00 GMT", None),
+    ],
+)
+def test_when_to_come_back(text: str | None, seconds: float | None) -> None:
+    assert retry_after_s(text, NOW) == seconds
+
+
+@given(st.text(max_size=40))
+def test_no_header_breaks_the_reading(text: str) -> None:
+    found = retry_after_s(text, NOW)
+    assert found is None or found >= 0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.none() | st.floats(0, 200)), max_size=300))
+def test_attempts_end(outcomes: list[tuple[bool, float | None]]) -> None:
+    attempts, fruitless = Attempts(), 0
+    for number, (brought, asked) in enumerate(outcomes, start=1):
+        fruitless = 0 if brought else fruitless + 1
+        wait = attempts.next_wait_s(brought_bytes=brought, asked_s=asked)
+        spent = fruitless >= MOST_FRUITLESS or number >= MOST_ATTEMPTS
+        too_long = asked is not None and asked > LONGEST_WAIT_S
+        assert (wait is None) == (spent or too_long)
+        if wait is None:
+            return
+        assert 0 <= wait <= LONGEST_WAIT_S
+
+
+def test_waits_grow_while_nothing_comes() -> None:
+    attempts = Attempts()
+    waits = [attempts.next_wait_s(brought_bytes=False) for _ in range(MOST_FRUITLESS - 1)]
+    assert all(before is not None and after == 2 * before for before, after in pairwise(waits))
+
+
+def test_the_mirror_comes_first_and_the_token_is_the_endpoints() -> None:
+    sources = Sources("https://hub.example/", "http://mirror:8080/hf/", "t")
+    assert sources.addresses("org/a b/resolve/x/m#1.bin") == [
+        Address("http://mirror:8080/hf/org/a%20b/resolve/x/m%231.bin"),
+        Address("https://hub.example/org/a%20b/resolve/x/m%231.bin", "t"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "token"),
+    [
+        ("https://hub.example/x", "t"),
+        ("http://hub.example/x", None),
+        ("https://hub.example.evil/x", None),
+        ("https://hub.example:444/x", None),
+        ("https://other/x", None),
+    ],
+)
+def test_an_address_is_asked_as_it_is_and_gets_the_token_only_on_the_endpoint(source: str, token: str | None) -> None:
+    assert Sources("https://hub.example", "http://mirror", "t").addresses(source) == [Address(source, token)]
+
+
+def test_messages_show_no_secret_of_an_address() -> None:
+    address = Address("https://me:pw@[::1]:8443/a/b?sig=secret#f", "t-secret")
+    assert address.shown == "https://[::1]:8443/a/b"
+    assert "secret" not in repr(Sources("https://e", None, "t-secret")) + repr(Address("https://e", "t-secret"))
+
+
+def test_pins_are_told_apart_by_host_and_purpose() -> None:
+    owners = [
+        pin_owners.install_owner("host-a", "gte", "d" * 64),
+        pin_owners.download_owner("host-a", "j"),
+        pin_owners.reuse_owner("host-a", "j"),
+        pin_owners.operator_owner("host-a"),
+        pin_owners.model_owner("host-a", "m/x"),
+    ]
+    assert [pin_owners.purpose_of(owner, "host-a") for owner in owners] == [
+        ("install", f"gte/{'d' * 64}"),
+        ("download", "j"),
+        ("reuse", "j"),
+        ("operator", ""),
+        ("model", "m/x"),
+    ]
+    for owner in [*owners, "host-a"]:
+        assert pin_owners.belongs_to(owner, "host-a")
+        assert not pin_owners.belongs_to(owner, "host-")
+        assert not pin_owners.belongs_to(f"x{owner}", "host-a")
+    assert pin_owners.purpose_of("host-ab/operator", "host-a") is None
+    assert pin_owners.purpose_of("host-a", "host-a") is None
