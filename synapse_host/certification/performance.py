@@ -15,6 +15,16 @@ MIN_BATCHES = 3
 SINGLE_SAMPLES = 20
 
 
+#: A row of about this many tokens stands for a short query in the latency figure.
+SHORT_ROW = 12
+
+
+async def speed_of(lane: Lane, rows: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Real tokens per second over ``rows`` in batches, and median milliseconds of one short row."""
+    short = min(rows, key=lambda row: abs(len(row) - SHORT_ROW))
+    return await throughput_tok_s(lane, rows), await single_item_p50_ms(lane, short)
+
+
 async def throughput_tok_s(lane: Lane, rows: Sequence[Sequence[int]]) -> float:
     """Real tokens per second over batches of ``rows``, repeated until enough was measured."""
     batches = _batches(sorted(rows, key=len))

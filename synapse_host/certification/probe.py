@@ -6,24 +6,31 @@ in a worker of its own, in float32. A second, tiny model magnifies mistakes a tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from synapse_host.certification import performance
 from synapse_host.certification.ledger import Certification, Performance
 from synapse_host.certification.probe_setting import REFERENCE_BACKEND, ProbeSetting, Subject
 from synapse_host.certification.score_probe import ScoreSubject
+from synapse_host.certification.text_probe import TextSubject
 from synapse_host.certification.vector_probe import VectorSubject
 from synapse_host.errors import EngineCrashed
+from synapse_host.hookspecs import Task
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.registered_model import RegisteredModel
 
 __all__ = ["REFERENCE_BACKEND", "ProbeSetting", "probe_lane"]
 
-#: A row of about this many tokens stands for a short query in the latency figure.
-SHORT_ROW = 12
 #: What an engine can do wrong that is a measurement: output that is no vector. An engine that crashed measured nothing.
 _WRONG_OUTPUT = frozenset({"non_finite_output", "zero_output"})
+
+
+#: What a probe measures, by the lane's task.
+SUBJECTS: Mapping[Task, Callable[[Lane, ProbeSetting], Subject]] = {
+    "embed": VectorSubject,
+    "rerank": ScoreSubject,
+    "generate": TextSubject,
+}
 
 
 async def probe_lane(
@@ -41,7 +48,7 @@ async def probe_lane(
     tell("loading")
     await lane.load()
     model = lane.model
-    subject: Subject = ScoreSubject(lane, setting) if model.task == "rerank" else VectorSubject(lane, setting)
+    subject = SUBJECTS[model.task](lane, setting)
     tell("reference")
     await subject.run_reference()
     # The lane's worker may have been killed meanwhile, by the system for its memory say: no fault of its numbers.
@@ -55,7 +62,7 @@ async def probe_lane(
         missed, evidence = subject.judged()
         if not missed:
             tell("speed")
-            speed = await _speed(lane, subject.rows, profile_hash, setting)
+            speed = await _speed(lane, subject, profile_hash, setting)
     except EngineCrashed as crash:
         if (crash.details or {}).get("reason") not in _WRONG_OUTPUT:
             raise
@@ -78,13 +85,13 @@ def _outcome(
     )
 
 
-async def _speed(lane: Lane, rows: list[list[int]], profile_hash: str, setting: ProbeSetting) -> Performance:
-    short = min(rows, key=lambda row: abs(len(row) - SHORT_ROW))
+async def _speed(lane: Lane, subject: Subject, profile_hash: str, setting: ProbeSetting) -> Performance:
+    throughput, single = await subject.speed()
     return Performance(
         fingerprint=lane.model.fingerprint,
         machine_profile_hash=profile_hash,
-        throughput_tok_s=await performance.throughput_tok_s(lane, rows),
+        throughput_tok_s=throughput,
         cold_load_ms=float(lane.cold_load_ms or 0),
-        single_item_latency_p50_ms=await performance.single_item_p50_ms(lane, short),
+        single_item_latency_p50_ms=single,
         measured_at_ms=setting.now_ms(),
     )

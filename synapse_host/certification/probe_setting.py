@@ -46,6 +46,9 @@ class Subject(Protocol):
     async def run_magnified(self) -> None:
         """Compute the magnifying model with both."""
 
+    async def speed(self) -> tuple[float, float]:
+        """Tokens a second, and median milliseconds of a short request."""
+
     def judged(self) -> tuple[list[str], dict[str, Any]]:
         """What was missed, a sentence each, and the evidence."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from synapse_host.certification import gates
 from synapse_host.certification.magnifying_model import SEPARATOR
+from synapse_host.certification.performance import speed_of
 from synapse_host.certification.probe_pairs import probe_pairs
 from synapse_host.certification.probe_setting import ProbeSetting, magnifier_for, on_reference
 from synapse_host.certification.score_metrics import ScoreAgreement, Scores, score_agreement
@@ -48,6 +49,9 @@ class ScoreSubject:
             lane = await scores_of(start, tiny, files.pairs, threads=threads)
             reference = await scores_of(start, on_reference(tiny), files.pairs, threads=0)
         self._magnified = score_agreement(lane, reference, "logit", [])
+
+    async def speed(self) -> tuple[float, float]:
+        return await speed_of(self._lane, self.rows)
 
     def judged(self) -> tuple[list[str], dict[str, Any]]:
         dtype = self._lane.model.dtype

@@ -9,6 +9,7 @@ import numpy as np
 
 from synapse_host.certification import gates, metrics
 from synapse_host.certification.magnifying_model import HIDDEN
+from synapse_host.certification.performance import speed_of
 from synapse_host.certification.probe_rows import probe_rows
 from synapse_host.certification.probe_setting import ProbeSetting, magnifier_for, on_reference
 from synapse_host.certification.worker_runs import vectors_of
@@ -43,6 +44,9 @@ class VectorSubject:
             reference = await vectors_of(start, on_reference(tiny), files.rows, threads=0)
         assert reference.shape[1] == HIDDEN
         self._magnified = metrics.agreement(lane, reference)
+
+    async def speed(self) -> tuple[float, float]:
+        return await speed_of(self._lane, self.rows)
 
     def judged(self) -> tuple[list[str], dict[str, Any]]:
         dtype = self._lane.model.dtype

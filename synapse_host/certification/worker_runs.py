@@ -1,4 +1,4 @@
-"""Vectors or scores of token rows from a worker that lives only for the run."""
+"""Vectors, scores or text of token rows from a worker that lives only for the run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,20 @@ from synapse_host.lanes.batching import DEFAULT_POLICY, group_rows
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.worker import Worker
-from synapse_host.worker_protocol.messages import EmbedBatchRequest, Load, Loaded, RerankSequences, VectorsHeader
+from synapse_host.worker_protocol.messages import (
+    EmbedBatchRequest,
+    Generate,
+    Load,
+    Loaded,
+    RerankSequences,
+    Text,
+    VectorsHeader,
+)
 
 Numbers = npt.NDArray[np.float32]
-_Run = Callable[[Worker, RegisteredModel, Loaded], Awaitable[Numbers]]
+Texts = list[list[int]]
+Made = TypeVar("Made")
+_Run = Callable[[Worker, RegisteredModel, Loaded], Awaitable[Made]]
 StartWorker = Callable[[RegisteredModel], Awaitable[Worker]]
 
 
@@ -40,7 +51,14 @@ async def scores_of(
     return await _in_worker(start_worker, model, threads, partial(_rerank, rows=rows))
 
 
-async def _in_worker(start_worker: StartWorker, model: RegisteredModel, threads: int, run: _Run) -> Numbers:
+async def texts_of(
+    start_worker: StartWorker, model: RegisteredModel, prompts: Sequence[Sequence[int]], most: int
+) -> Texts:
+    """The same for prompts: the token ids generated after each, at most ``most``."""
+    return await _in_worker(start_worker, model, 0, partial(_generate, prompts=prompts, most=most))
+
+
+async def _in_worker(start_worker: StartWorker, model: RegisteredModel, threads: int, run: _Run[Made]) -> Made:
     worker = await start_worker(model)
     try:
         loaded = await _load(worker, model, threads)
@@ -91,6 +109,18 @@ async def _rerank(worker: Worker, model: RegisteredModel, loaded: Loaded, rows: 
         assert raw is not None
         scores[group] = np.frombuffer(raw, "<f4")
     return scores
+
+
+async def _generate(
+    worker: Worker, model: RegisteredModel, loaded: Loaded, prompts: Sequence[Sequence[int]], most: int
+) -> Texts:
+    made = []
+    for number in range(len(prompts)):
+        message = Generate(f"generate-{number}", loaded.model_ref, most)
+        reply, _ = await worker.request(message, _joined(prompts, [number]), operation="generate")
+        assert isinstance(reply, Text)
+        made.append(list(reply.generated_token_ids or []))
+    return made
 
 
 def _joined(rows: Sequence[Sequence[int]], group: Sequence[int]) -> bytes:

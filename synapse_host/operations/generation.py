@@ -12,7 +12,7 @@ from pydantic import Field, StrictInt, StrictStr
 from synapse_host.admission.admission import request_bytes
 from synapse_host.admission.gate import Budget, Gate
 from synapse_host.certification.ledger import CertificationLedger
-from synapse_host.errors import EXCEPTIONS, InvalidRequest, NotCertified
+from synapse_host.errors import EXCEPTIONS, InvalidRequest
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.operations.constraints import BudgetRule, Constraints, Name
@@ -76,14 +76,9 @@ class GenerationService:
             return await self._admitted(lane, params, budget)
 
     def _require_certified(self, lane: Lane) -> None:
-        """Only owned lanes have a certification, and no probe gives them one yet: they fail closed."""
-        certification = self.ledger.certification(lane.model) if lane.model.certifiable else None
-        if lane.model.certifiable and (certification is None or certification.status != "certified"):
-            raise NotCertified(
-                f"model {lane.model.model_id!r} generates on engine {lane.model.engine.engine!r}, whose text this "
-                "version cannot certify; load it on a backend without certification, such as 'llama'",
-                details={"model_id": lane.model.model_id, "fingerprint": lane.model.fingerprint},
-            )
+        """Only text of this project's own engines is certified; another's has nothing to be held against."""
+        if lane.model.certifiable:
+            self.ledger.require_certified(lane.model)
 
     def _refuse_ceiling(self, asked: int) -> None:
         if asked > self.limits.max_tokens:

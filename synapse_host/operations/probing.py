@@ -63,7 +63,7 @@ class ProbingService:
     async def start(self, params: ProbeStartParams, context: RequestContext) -> Reply:
         """Begin probing the named models, one after another."""
         lanes = [self.lanes.get(name) for name in params.models]
-        _refuse_generating(lanes)
+        _refuse_uncertifiable(lanes)
 
         async def run(job: ManagementJob) -> None:
             await self._run(job, lanes)
@@ -152,12 +152,14 @@ class ProbingService:
         return Reply({"module_generation": self.module_generation, **payload})
 
 
-def _refuse_generating(lanes: list[Lane]) -> None:
+def _refuse_uncertifiable(lanes: list[Lane]) -> None:
     for lane in lanes:
-        if lane.model.task == "generate":
+        model = lane.model
+        if not model.certifiable:
             raise InvalidRequest(
-                f"model {lane.model.model_id!r} generates text, which no probe of this version measures; leave it out",
-                details={"model_id": lane.model.model_id, "task": lane.model.task},
+                f"model {model.model_id!r} generates text on engine {model.engine.engine!r}, whose numbers are not "
+                "this project's own: it needs no certification and has no probe; leave it out",
+                details={"model_id": model.model_id, "task": model.task},
             )
 
 
