@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from synapse_host.downloads.manifest import Manifest
+from synapse_host.downloads.manifest import Manifest, WantedFile
 
 HolderKind = Literal["loaded", "job", "self_check", "request"]
 #: kind -> the name its id has on the wire (wire contract section 2, ``model_in_use``).
@@ -55,10 +55,18 @@ class DownloadCatalog(Protocol):
 class JobCounts(Protocol):
     """The counters of ``admission.status`` that download jobs move too."""
 
-    def minted(self) -> None:
-        """A job was admitted."""
+    def admitted(self, jobs: int = 1) -> None:
+        """Jobs were admitted."""
         ...
 
-    def ended(self, *, completed: bool, inherited: bool) -> None:
-        """A job reached a terminal state; ``inherited`` when an earlier process admitted it."""
+    def ended(self, *, completed: bool, inherited: bool = False, jobs: int = 1) -> None:
+        """Jobs reached a terminal state; ``inherited`` when an earlier process had admitted them."""
+        ...
+
+
+class FileSource(Protocol):
+    """Where files come from: ``fetcher.Fetcher``, or what a test puts in its place."""
+
+    async def fetch(self, wanted: WantedFile, *, owner: str, on_bytes: Callable[[int], None]) -> object:
+        """Bring ``wanted`` into the cache, pinned by ``owner``; raises as ``Fetcher.fetch``."""
         ...
