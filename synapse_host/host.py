@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from synapse_host.admission.device_turns import Devices
 from synapse_host.admission.gate import Gate
+from synapse_host.certification.alias_table import AliasTable
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
 from synapse_host.certification.stored_rows import (
     certification_of,
@@ -35,6 +36,7 @@ from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.stored_models import model_of, row_of
+from synapse_host.operations.aliasing import AliasService, take_rows
 from synapse_host.operations.constraints import BudgetRule
 from synapse_host.operations.embedding import EmbeddingService, InlineLimits
 from synapse_host.operations.generation import GenerationLimits, GenerationService
@@ -44,11 +46,14 @@ from synapse_host.operations.management_jobs import ManagementJobs
 from synapse_host.operations.probing import ProbingService
 from synapse_host.operations.registry import Registry
 from synapse_host.operations.reranking import RerankingService
+from synapse_host.operations.serving import ServingDesk
 from synapse_host.operations.status import HostFacts, StatusService
+from synapse_host.operations.tokenising import TokenisingPool
 from synapse_host.server.listener import OpenConnections, serve_locked, sole_host
 from synapse_host.server.singleton import make_private_directory
 from synapse_host.settings import Settings
 from synapse_host.socket_paths import worker_socket_folder, worker_socket_path
+from synapse_host.store.alias_store import AliasStore
 from synapse_host.store.certification_store import CertificationStore
 from synapse_host.store.database import Store
 from synapse_host.store.model_store import ModelStore
@@ -72,6 +77,7 @@ class _Stores:
     modules: ModuleStore
     models: ModelStore
     certifications: CertificationStore
+    aliases: AliasStore
 
 
 class Host:
@@ -83,14 +89,13 @@ class Host:
         stores: _Stores,
         machine: MachineProfile,
         generation: int,
-        epoch: int,
         tasks: TaskGroup,
         jobs: TaskGroup,
     ) -> None:
         self.settings = settings
         self.machine = machine
         self.module_generation = generation
-        self.table_epoch = epoch
+        self.aliases = AliasTable()
         self.lanes = LaneTable()
         self.ledger = CertificationLedger(self.profile_hash)
         self.gate = Gate(
@@ -111,6 +116,7 @@ class Host:
         self._health = HealthRefresh(self.lanes, settings.worker.ping_interval_s)
         self._output = OutputLog(time.monotonic, settings.log.worker_lines_per_s)
         self._devices = Devices()
+        self._tokenising = TokenisingPool()
         self._tasks = tasks
         self._jobs = jobs
         self._worker_numbers = 0
@@ -128,6 +134,7 @@ class Host:
         budgets = BudgetRule(
             deadline_ms=settings.inline.deadline_ms, max_queue_ms=settings.inline.max_queue_ms, clock=time.monotonic
         )
+        desk = ServingDesk(self.lanes, self.gate, self.ledger, self.aliases, budgets, generation, self._tokenising)
         loads = ManagementJobs(
             "model-load", module_generation=generation, tasks=self._jobs, most_running=settings.worker.max_loads
         )
@@ -136,43 +143,29 @@ class Host:
         )
         services = (
             EmbeddingService(
-                self.lanes,
-                self.gate,
-                self.ledger,
-                budgets,
+                desk,
                 InlineLimits(settings.inline.max_items, settings.inline.max_tokens, settings.inline.max_text_chars),
-                generation,
-                self.table_epoch,
             ),
-            RerankingService(
-                self.lanes,
-                self.gate,
-                self.ledger,
-                budgets,
-                settings.inline.max_text_chars,
-                generation,
-                self.table_epoch,
-            ),
+            RerankingService(desk, settings.inline.max_text_chars),
             GenerationService(
-                self.lanes,
-                self.gate,
-                self.ledger,
-                budgets,
+                desk,
                 GenerationLimits(
                     settings.microllm.max_tokens, settings.microllm.grammar_enabled, settings.inline.max_text_chars
                 ),
-                generation,
-                self.table_epoch,
             ),
             LoadingService(self.lanes, self.registrar, loads, generation),
             ProbingService(self.lanes, self.ledger, probes, self._probe, self.machine, generation),
-            ListingService(self.lanes, self.ledger, generation, self.table_epoch),
+            ListingService(self.lanes, self.ledger, self.aliases, generation),
+            AliasService(
+                self.aliases, self._stores.aliases, self.lanes, settings.aliases.admin_enabled, _now_ms, generation
+            ),
             StatusService(self.lanes, self.ledger, self.gate, self._devices, self.machine, self._facts(), generation),
         )
         return Registry(method for service in services for method in service.methods())
 
     async def restore(self) -> None:
         """Bring back what the store holds: registered models as unloaded lanes, and their certifications."""
+        take_rows(self.aliases, await self._stores.aliases.all())
         for row in await self._stores.models.all():
             model = model_of(row)
             self.registrar.open_lane(model)
@@ -193,6 +186,7 @@ class Host:
         async with anyio.create_task_group() as closing:
             for lane in self.lanes:
                 closing.start_soon(lane.close)
+        self._tokenising.close()
         self._output.say_left_out()
 
     def _facts(self) -> HostFacts:
@@ -285,14 +279,13 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
     store = Store.open(settings.paths.data_dir / STORE_FILE)
     try:
         modules = ModuleStore(store)
-        stores = _Stores(modules, ModelStore(store), CertificationStore(store))
+        stores = _Stores(modules, ModelStore(store), CertificationStore(store), AliasStore(store))
         generation = await modules.begin_generation()
-        epoch = await modules.table_epoch()
         async with anyio.create_task_group() as tasks:
             try:
                 # Jobs end before the lanes they use: a probe must not take its lane's stop for a fault of the engine.
                 async with anyio.create_task_group() as jobs:
-                    host = Host(settings, stores, machine, generation, epoch, _guarded(tasks), _guarded(jobs))
+                    host = Host(settings, stores, machine, generation, _guarded(tasks), _guarded(jobs))
                     await host.restore()
                     host.watch_health()
                     try:

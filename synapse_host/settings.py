@@ -100,6 +100,12 @@ class MetalSettings(_Section):
     allow_cpu: Switch = Field(False, description="Let them run on MLX's CPU device, which shows in every identity.")
 
 
+class AliasSettings(_Section):
+    """Who may say which numeric identities are equivalent."""
+
+    admin_enabled: bool = Field(False, description="Serve alias.declare and alias.retract.")
+
+
 class LogSettings(_Section):
     """What the host writes to standard error."""
 
@@ -136,6 +142,7 @@ class Settings(_Section):
     probe: ProbeSettings = Field(default_factory=lambda: ProbeSettings())
     microllm: MicrollmSettings = Field(default_factory=lambda: MicrollmSettings())
     metal: MetalSettings = Field(default_factory=lambda: MetalSettings())
+    aliases: AliasSettings = Field(default_factory=lambda: AliasSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
     paths: Paths = Field(exclude=True)
 
@@ -161,6 +168,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "probe": ProbeSettings,
     "microllm": MicrollmSettings,
     "metal": MetalSettings,
+    "aliases": AliasSettings,
     "log": LogSettings,
 }
 

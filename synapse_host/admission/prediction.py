@@ -1,7 +1,7 @@
 """When a request would begin and end on a device, as arithmetic. Pure; ``docs/explanation/admission.md`` derives it.
 
-All figures are milliseconds. What others take is stretched by ``HEADROOM``: an estimate that is wrong by no more than
-that makes nobody late.
+All figures are milliseconds. For a deadline, what others take is stretched by ``HEADROOM``: an estimate wrong by no
+more than that makes nobody late.
 """
 
 from __future__ import annotations
@@ -49,36 +49,40 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """When a request begins and ends at the latest, from now, if no estimate is wrong by more than ``HEADROOM``."""
+    """When a request is expected to begin, and when it begins and ends if others take ``HEADROOM`` times as long."""
 
     start_ms: float
+    latest_start_ms: float
     finish_ms: float
 
 
 def predict(work: Work, load: DeviceLoad) -> Prediction:
     """When ``work`` would begin and end on a device under ``load``."""
     own = sum(work.group_ms)
-    start = 0.0 if load.free else (_running(load) + _ahead(work.work_class, load)) / load.permits
-    between = (len(work.group_ms) - 1) * _between(work.work_class, load) / load.permits
-    return Prediction(start, start + own + between)
+    between = HEADROOM * (len(work.group_ms) - 1) * _between(work.work_class, load) / load.permits
+    if load.free:
+        return Prediction(0.0, 0.0, own + between)
+    expected, latest = (_start(work.work_class, load, stretch) for stretch in (1.0, HEADROOM))
+    return Prediction(expected, latest, latest + own + between)
 
 
-def _running(load: DeviceLoad) -> float:
-    """What is left of what runs now."""
-    return sum(max(0.0, HEADROOM * estimate - age) for estimate, age in load.running_ms)
+def _start(work_class: WorkClass, load: DeviceLoad, stretch: float) -> float:
+    """When a device that is not free would take up one that asks now."""
+    running = sum(max(0.0, stretch * estimate - age) for estimate, age in load.running_ms)
+    return (running + _ahead(work_class, load, stretch, running)) / load.permits
 
 
-def _ahead(work_class: WorkClass, load: DeviceLoad) -> float:
+def _ahead(work_class: WorkClass, load: DeviceLoad, stretch: float, running: float) -> float:
     """What waits and goes before one that asks now, and what may come and go before it."""
-    before = HEADROOM * load.waiting_ms[WorkClass.CONTROL]
+    before = stretch * load.waiting_ms[WorkClass.CONTROL]
+    if work_class is WorkClass.INTERACTIVE:
+        before += stretch * load.waiting_ms[WorkClass.INTERACTIVE]
+        turns = _bulk_turns_among(load.groups[WorkClass.INTERACTIVE], running + before, load)
+        return before + stretch * turns * load.bulk_ms
     if work_class is WorkClass.CONTROL:
         return before
-    if work_class is WorkClass.INTERACTIVE:
-        before += HEADROOM * load.waiting_ms[WorkClass.INTERACTIVE]
-        turns = _bulk_turns_among(load.groups[WorkClass.INTERACTIVE], _running(load) + before, load)
-        return before + HEADROOM * turns * load.bulk_ms
-    groups = load.groups[WorkClass.BULK]
-    return before + HEADROOM * load.waiting_ms[WorkClass.BULK] + (groups + 1) * _between(work_class, load)
+    others = load.waiting_ms[WorkClass.BULK] + (load.groups[WorkClass.BULK] + 1) * _between(work_class, load)
+    return before + stretch * others
 
 
 def _bulk_turns_among(interactive: int, duration_ms: float, load: DeviceLoad) -> int:
@@ -96,7 +100,7 @@ def _between(work_class: WorkClass, load: DeviceLoad) -> float:
     """What may go between two turns of the bulk share: one job's turn, and interactive turns before each."""
     if not work_class.is_bulk:
         # Groups of one interactive request follow each other with at most a bulk turn between.
-        return HEADROOM * load.bulk_ms
+        return load.bulk_ms
     average = load.interactive_ms
     passing = min(INTERACTIVE_IN_A_ROW * average, AGEING_MS + average)
-    return HEADROOM * (passing if not load.job_ms else 2 * passing + load.job_ms)
+    return passing if not load.job_ms else 2 * passing + load.job_ms

@@ -66,6 +66,11 @@ class CertificationLedger:
         """The model's outcome on this machine, or None before its first probe."""
         return self._certifications.get(self.key(model))
 
+    def is_certified(self, model: RegisteredModel) -> bool:
+        """Whether its last probe on this machine found it right."""
+        outcome = self.certification(model)
+        return outcome is not None and outcome.status == "certified"
+
     def performance(self, model: RegisteredModel) -> Performance | None:
         """The model's measured speed on this machine, or None."""
         return self._performance.get(self.key(model))

@@ -13,6 +13,9 @@ from synapse_host.client.replies import EmbedReply, read_embed_reply
 from synapse_host.client.transport import Transport, may_retry
 from synapse_host.errors import InvalidRequest, SynapseError
 
+#: How long a batch of many may take, and wait, where the caller does not say: whoever embeds many texts is patient.
+PATIENCE_MS = 600_000
+
 #: Called with texts done and texts in all.
 OnProgress = Callable[[int, int], None]
 
@@ -32,7 +35,8 @@ class BulkRequests:
         self._transport = transport
         self._model = model
         self._texts = texts
-        self._constraints = constraints
+        deadline_ms = constraints.get("deadline_ms", PATIENCE_MS)
+        self._constraints = {"deadline_ms": deadline_ms, "max_queue_ms": deadline_ms, **constraints}
         self._planned = deque((batch, retries) for batch in batches)
         self._sent: dict[int, tuple[Batch, int]] = {}
 

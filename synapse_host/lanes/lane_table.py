@@ -40,6 +40,10 @@ class LaneTable:
             )
         return lane
 
+    def serves(self, fingerprint: str) -> bool:
+        """Whether a lane has this identity."""
+        return any(lane.model.fingerprint == fingerprint for lane in self._lanes.values())
+
     def of_fingerprint(self, fingerprint: str) -> Lane:
         """The lane with this identity; raises ``SubstitutionRejected``, since any other would be a substitute."""
         for lane in self._lanes.values():

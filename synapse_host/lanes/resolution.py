@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from synapse_host.errors import InvalidRequest, MigrationRequired, SubstitutionRejected
 from synapse_host.hookspecs import Task
 from synapse_host.lanes.lane import Lane
@@ -14,10 +16,15 @@ def resolve_lane(
     task: Task,
     model: str | None,
     required_fingerprint: str | None,
+    equivalents: Collection[str] = (),
+    preferred: Callable[[Lane], bool] = lambda lane: True,
     required_epoch: int | None,
     table_epoch: int,
 ) -> Lane:
     """The lane for ``model``, which may be an id or a fingerprint, or for ``required_fingerprint`` alone.
+
+    ``equivalents`` are identities that may stand in for the required one; of several lanes that have one, a
+    ``preferred`` one is taken.
 
     Raises:
         InvalidRequest: no model named, or one of another task.
@@ -26,13 +33,14 @@ def resolve_lane(
         MigrationRequired: the caller's alias epoch is newer than the host's table.
 
     """
-    lane = _named_lane(lanes, task, model, required_fingerprint)
+    lane = _named_lane(lanes, task, model, required_fingerprint, equivalents, preferred)
     if lane.model.task != task:
         raise InvalidRequest(
             f"model {lane.model.model_id!r} is for {lane.model.task}, not {task}; use a model of that task",
             details={"catalog_id": lane.model.model_id, "requested_task": task, "catalog_task": lane.model.task},
         )
-    if required_fingerprint is not None and required_fingerprint != lane.model.fingerprint:
+    accepted = (required_fingerprint, *equivalents)
+    if required_fingerprint is not None and lane.model.fingerprint not in accepted:
         raise SubstitutionRejected(
             f"model {lane.model.model_id!r} has fingerprint {lane.model.fingerprint}, "
             f"not the required {required_fingerprint!r}; rebuild the index or require the present one",
@@ -47,7 +55,14 @@ def resolve_lane(
     return lane
 
 
-def _named_lane(lanes: LaneTable, task: Task, model: str | None, required_fingerprint: str | None) -> Lane:
+def _named_lane(
+    lanes: LaneTable,
+    task: Task,
+    model: str | None,
+    required_fingerprint: str | None,
+    equivalents: Collection[str],
+    preferred: Callable[[Lane], bool],
+) -> Lane:
     if model is not None:
         by_id = lanes.find(model)
         if by_id is not None:
@@ -55,7 +70,13 @@ def _named_lane(lanes: LaneTable, task: Task, model: str | None, required_finger
         by_identity = next((lane for lane in lanes if lane.model.fingerprint == model), None)
         return by_identity or lanes.get(model)
     if required_fingerprint is not None:
-        return lanes.of_fingerprint(required_fingerprint)
+        standing_in = (
+            []
+            if lanes.serves(required_fingerprint)
+            else [lane for lane in lanes if lane.model.fingerprint in equivalents and lane.model.task == task]
+        )
+        first = next(filter(preferred, standing_in), next(iter(standing_in), None))
+        return first or lanes.of_fingerprint(required_fingerprint)
     known = ", ".join(lane.model.model_id for lane in lanes if lane.model.task == task) or "none"
     raise InvalidRequest(
         f"no model named and no default for {task} is installed; give model, one of: {known}",

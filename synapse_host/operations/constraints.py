@@ -36,6 +36,15 @@ class Constraints(Params):
         """The identity the answer must have; ``required_fingerprint`` wins over ``target_fingerprint``."""
         return self.required_fingerprint or self.target_fingerprint
 
+    @property
+    def accepts_equivalent(self) -> bool:
+        """Whether an identity declared equivalent may answer.
+
+        ``target_fingerprint`` says into which space an answer has to fit, and an equivalent one does;
+        ``required_fingerprint`` names the very identity, unless ``allow_equivalent`` is true (wire contract section 3).
+        """
+        return self.allow_equivalent or self.required_fingerprint is None
+
 
 class BudgetRule:
     """Default time limits of inline requests."""

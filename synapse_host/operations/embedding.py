@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-import anyio
-import anyio.to_thread
 from pydantic import Field, StrictStr
 
 from synapse_host.admission.admission import request_bytes
-from synapse_host.admission.gate import Budget, Gate
+from synapse_host.admission.gate import Budget
 from synapse_host.admission.work_class import WorkClass
-from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
-from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.operations.constraints import BudgetRule, Constraints, Name, Params
-from synapse_host.operations.envelope import inference_envelope, truncation_disclosure
+from synapse_host.operations.constraints import Constraints, Name, Params
+from synapse_host.operations.envelope import truncation_disclosure
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
-from synapse_host.operations.serving import INLINE_TOKENIZING_CHARS, refuse_longest, serving_lane, within_deadline
-from synapse_host.time_limits import TimeLimits
+from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.model_tokenizer import EncodedText
 
 
@@ -64,14 +59,8 @@ class InlineLimits:
 class EmbeddingService:
     """Carries embedding requests from parameters to reply."""
 
-    lanes: LaneTable
-    gate: Gate
-    ledger: CertificationLedger
-    budgets: BudgetRule
+    desk: ServingDesk
     limits: InlineLimits
-    module_generation: int
-    table_epoch: int
-    deadlines: TimeLimits = field(default_factory=TimeLimits)
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -101,10 +90,8 @@ class EmbeddingService:
         work_class: WorkClass,
     ) -> Reply:
         refuse_longest(ids, texts, self.limits.max_text_chars)
-        budget = self.budgets.of(constraints, context)
-        lane = serving_lane(
-            self.lanes, self.ledger, task="embed", model=model, constraints=constraints, table_epoch=self.table_epoch
-        )
+        budget = self.desk.budgets.of(constraints, context)
+        lane = self.desk.certified_lane("embed", model, constraints)
         with lane.lease():
             await lane.ensure_ready(budget)
             return await self._admitted(lane, ids, texts, budget, work_class)
@@ -112,22 +99,20 @@ class EmbeddingService:
     async def _admitted(
         self, lane: Lane, ids: list[str], texts: list[str], budget: Budget, work_class: WorkClass
     ) -> Reply:
-        with self.gate.holding(request_bytes(texts)):
-            rows = await _encode(lane, texts)
+        with self.desk.gate.holding(request_bytes(texts)) as hold:
+            encode = partial(lane.tokenizer.encode, texts)
+            rows = await self.desk.tokenised(lane, budget, hold, sum(map(len, texts)), encode)
             _refuse_wordless(rows, ids)
             total = sum(row.effective_tokens for row in rows)
             if len(rows) > 1 and total > self.limits.max_tokens:
                 raise _too_large("tokens", total, self.limits.max_tokens)
             plan = lane.plan("embed", [len(row.ids) for row in rows], work_class)
-            self.gate.admit(lane.turns, plan.work, budget)
             compute = partial(lane.embed, [row.ids for row in rows], ids, plan)
-            dims, data = await within_deadline(self.deadlines, self.budgets.clock, budget, lane, compute)
+            dims, data = await self.desk.computed(lane, budget, plan, compute)
         return self._reply(lane, ids, rows, dims, data)
 
     def _reply(self, lane: Lane, ids: Sequence[str], rows: Sequence[EncodedText], dims: int, data: bytes) -> Reply:
-        payload = inference_envelope(
-            lane.model, dims=dims, table_epoch=self.table_epoch, module_generation=self.module_generation
-        )
+        payload = self.desk.envelope(lane, dims)
         payload["vectors"] = [
             {"id": item, "content_sha256": row.content_sha256, "submitted_sha256": row.submitted_sha256}
             for item, row in zip(ids, rows, strict=True)
@@ -135,13 +120,6 @@ class EmbeddingService:
         payload["real_token_counts"] = [row.effective_tokens for row in rows]
         payload["truncation_disclosures"] = [truncation_disclosure(row) for row in rows]
         return Reply(payload, RawVectors(len(rows), dims, data))
-
-
-async def _encode(lane: Lane, texts: list[str]) -> list[EncodedText]:
-    tokenizer = lane.tokenizer
-    if sum(map(len, texts)) <= INLINE_TOKENIZING_CHARS:
-        return tokenizer.encode(texts)
-    return await anyio.to_thread.run_sync(partial(tokenizer.encode, texts))
 
 
 def _refuse_wordless(rows: Sequence[EncodedText], ids: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from synapse_host.lanes.registered_model import RegisteredModel
@@ -10,7 +11,7 @@ from synapse_host.tokenization.pairs import ComposedPair
 
 
 def inference_envelope(
-    model: RegisteredModel, *, dims: int, table_epoch: int, module_generation: int
+    model: RegisteredModel, *, dims: int, table_epoch: int, module_generation: int, equivalent_to: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The fields that stand beside an operation's own payload."""
     engine = model.engine
@@ -22,7 +23,7 @@ def inference_envelope(
             "engine": {"engine": engine.engine, "version": engine.version, "build_flags": dict(engine.build_flags)}
         },
         "module_generation": module_generation,
-        "equivalent_to": [],
+        "equivalent_to": list(equivalent_to),
     }
 
 

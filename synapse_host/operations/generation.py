@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-import anyio.to_thread
 from pydantic import Field, StrictInt, StrictStr
 
 from synapse_host.admission.admission import request_bytes
-from synapse_host.admission.gate import Budget, Gate
-from synapse_host.certification.ledger import CertificationLedger
+from synapse_host.admission.gate import Budget
 from synapse_host.errors import EXCEPTIONS, InvalidRequest
 from synapse_host.lanes.lane import Lane
-from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.operations.constraints import BudgetRule, Constraints, Name
-from synapse_host.operations.envelope import inference_envelope, truncation_disclosure
+from synapse_host.operations.constraints import Constraints, Name
+from synapse_host.operations.envelope import truncation_disclosure
 from synapse_host.operations.registry import Method, Reply, RequestContext
-from synapse_host.operations.serving import INLINE_TOKENIZING_CHARS, available_lane, within_deadline
-from synapse_host.time_limits import TimeLimits
+from synapse_host.operations.serving import ServingDesk
 from synapse_host.tokenization.model_tokenizer import EncodedText
 from synapse_host.worker_protocol.messages import Text
 
@@ -47,14 +43,8 @@ class GenerationLimits:
 class GenerationService:
     """Carries generation requests from parameters to reply."""
 
-    lanes: LaneTable
-    gate: Gate
-    ledger: CertificationLedger
-    budgets: BudgetRule
+    desk: ServingDesk
     limits: GenerationLimits
-    module_generation: int
-    table_epoch: int
-    deadlines: TimeLimits = field(default_factory=TimeLimits)
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -66,10 +56,8 @@ class GenerationService:
         self._refuse_ceiling(params.max_tokens)
         self._refuse_grammar(params.grammar)
         self._refuse_longest(params.prompt)
-        budget = self.budgets.of(params, context)
-        lane = available_lane(
-            self.lanes, task="generate", model=model, constraints=params, table_epoch=self.table_epoch
-        )
+        budget = self.desk.budgets.of(params, context)
+        lane = self.desk.available_lane("generate", model, params)
         self._require_certified(lane)
         with lane.lease():
             await lane.ensure_ready(budget)
@@ -78,7 +66,7 @@ class GenerationService:
     def _require_certified(self, lane: Lane) -> None:
         """Only text of this project's own engines is certified; another's has nothing to be held against."""
         if lane.model.certifiable:
-            self.ledger.require_certified(lane.model)
+            self.desk.ledger.require_certified(lane.model)
 
     def _refuse_ceiling(self, asked: int) -> None:
         if asked > self.limits.max_tokens:
@@ -108,15 +96,14 @@ class GenerationService:
             )
 
     async def _admitted(self, lane: Lane, params: OneshotParams, budget: Budget) -> Reply:
-        with self.gate.holding(request_bytes([params.prompt])):
-            prompt = await _encode(lane, params.prompt, _room(lane, params.max_tokens))
+        with self.desk.gate.holding(request_bytes([params.prompt])) as hold:
+            encode = partial(_encode, lane, params.prompt, _room(lane, params.max_tokens))
+            prompt = await self.desk.tokenised(lane, budget, hold, len(params.prompt), encode)
             plan = lane.generation_plan(params.max_tokens)
-            self.gate.admit(lane.turns, plan.work, budget)
-            made = await within_deadline(
-                self.deadlines,
-                self.budgets.clock,
-                budget,
+            made = await self.desk.computed(
                 lane,
+                budget,
+                plan,
                 partial(lane.generate, prompt.ids, params.max_tokens, plan),
                 done=f"had generated {params.max_tokens} tokens",
                 remedy="raise deadline_ms or ask for fewer",
@@ -125,9 +112,7 @@ class GenerationService:
 
     def _reply(self, lane: Lane, prompt: EncodedText, made: Text) -> Reply:
         ids = list(made.generated_token_ids or [])
-        payload = inference_envelope(
-            lane.model, dims=0, table_epoch=self.table_epoch, module_generation=self.module_generation
-        )
+        payload = self.desk.envelope(lane, 0)
         payload.update(
             text=lane.tokenizer.continuation(prompt.ids, ids),
             finish_reason=made.finish_reason,
@@ -162,12 +147,8 @@ def _room(lane: Lane, max_tokens: int) -> int:
     return room
 
 
-async def _encode(lane: Lane, prompt: str, room: int) -> EncodedText:
-    encode = partial(lane.tokenizer.encode, [prompt], keep=room)
-    if len(prompt) <= INLINE_TOKENIZING_CHARS:
-        (encoded,) = encode()
-    else:
-        (encoded,) = await anyio.to_thread.run_sync(encode)
+def _encode(lane: Lane, prompt: str, room: int) -> EncodedText:
+    (encoded,) = lane.tokenizer.encode([prompt], keep=room)
     if not encoded.ids:
         raise InvalidRequest(
             "the prompt has no tokens under this model's tokenizer; give it some text", details={"parameter": "prompt"}

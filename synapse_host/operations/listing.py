@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from synapse_host.certification.alias_table import AliasTable
 from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
@@ -22,8 +23,8 @@ class ListingService:
 
     lanes: LaneTable
     ledger: CertificationLedger
+    aliases: AliasTable
     module_generation: int
-    table_epoch: int
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -34,9 +35,9 @@ class ListingService:
         return Reply(
             {
                 "module_generation": self.module_generation,
-                "table_epoch": self.table_epoch,
+                "table_epoch": self.aliases.epoch,
                 "models": [self._row(lane) for lane in self.lanes],
-                "alias_rows": [],
+                "alias_rows": [alias.to_wire() for alias in self.aliases.rows],
             }
         )
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-import anyio.to_thread
 from pydantic import Field, StrictStr
 
-from synapse_host.admission.gate import Budget, Gate
+from synapse_host.admission.gate import Budget
 from synapse_host.admission.work_class import WorkClass
-from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
-from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.operations.constraints import BudgetRule, Constraints, Name
-from synapse_host.operations.envelope import inference_envelope, truncation_disclosure
+from synapse_host.operations.constraints import Constraints, Name
+from synapse_host.operations.envelope import truncation_disclosure
 from synapse_host.operations.registry import Method, Reply, RequestContext
-from synapse_host.operations.serving import INLINE_TOKENIZING_CHARS, refuse_longest, serving_lane, within_deadline
-from synapse_host.time_limits import TimeLimits
+from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.pairs import ComposedPair
 
 #: Candidates of an interactive request at most; more make it bulk (wire contract section 5).
@@ -47,14 +43,8 @@ class RerankScoreParams(Constraints):
 class RerankingService:
     """Carries rerank.score from parameters to reply."""
 
-    lanes: LaneTable
-    gate: Gate
-    ledger: CertificationLedger
-    budgets: BudgetRule
+    desk: ServingDesk
     max_text_chars: int
-    module_generation: int
-    table_epoch: int
-    deadlines: TimeLimits = field(default_factory=TimeLimits)
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -66,15 +56,8 @@ class RerankingService:
             raise InvalidRequest("rerank.score got no candidates ([]); give at least one", channel=True)
         ids = [str(place) for place in range(len(params.candidates))]
         refuse_longest(["query", *ids], [params.query, *params.candidates], self.max_text_chars)
-        budget = self.budgets.of(params, context)
-        lane = serving_lane(
-            self.lanes,
-            self.ledger,
-            task="rerank",
-            model=_model_of(params),
-            constraints=params,
-            table_epoch=self.table_epoch,
-        )
+        budget = self.desk.budgets.of(params, context)
+        lane = self.desk.certified_lane("rerank", _model_of(params), params)
         with lane.lease():
             await lane.ensure_ready(budget)
             pairs, data = await self._admitted(lane, params, ids, budget)
@@ -85,17 +68,15 @@ class RerankingService:
     ) -> tuple[list[ComposedPair], bytes]:
         # The query is charged with every candidate, since it is computed with each.
         size = sum(map(len, params.candidates)) + (len(params.query) + CANDIDATE_BYTES) * len(ids)
-        with self.gate.holding(size):
-            pairs = await _compose(lane, params.query, params.candidates)
+        with self.desk.gate.holding(size) as hold:
+            compose = partial(lane.pairs.compose, params.query, params.candidates)
+            pairs = await self.desk.tokenised(lane, budget, hold, _composing_work(params), compose)
             plan = lane.plan("rerank", [len(pair.ids) for pair in pairs], work_class(len(ids)))
-            self.gate.admit(lane.turns, plan.work, budget)
             compute = partial(lane.rerank, [pair.ids for pair in pairs], ids, plan)
-            return pairs, await within_deadline(self.deadlines, self.budgets.clock, budget, lane, compute)
+            return pairs, await self.desk.computed(lane, budget, plan, compute)
 
     def _reply(self, lane: Lane, pairs: list[ComposedPair], data: bytes) -> Reply:
-        payload = inference_envelope(
-            lane.model, dims=1, table_epoch=self.table_epoch, module_generation=self.module_generation
-        )
+        payload = self.desk.envelope(lane, 1)
         payload["scores"] = list(struct.unpack(f"<{len(pairs)}f", data))
         payload["score_kind"] = lane.model.pair_template.score
         payload["work_class"] = str(work_class(len(pairs)))
@@ -118,9 +99,6 @@ def _model_of(params: RerankScoreParams) -> str | None:
     return params.model or params.model_id
 
 
-async def _compose(lane: Lane, query: str, candidates: list[str]) -> list[ComposedPair]:
-    compose = partial(lane.pairs.compose, query, candidates)
-    work = sum(map(len, candidates)) + (len(query) + COMPOSING_CHARS) * len(candidates)
-    if work <= INLINE_TOKENIZING_CHARS:
-        return compose()
-    return await anyio.to_thread.run_sync(compose)
+def _composing_work(params: RerankScoreParams) -> int:
+    """Characters that composing the pairs amounts to."""
+    return sum(map(len, params.candidates)) + (len(params.query) + COMPOSING_CHARS) * len(params.candidates)

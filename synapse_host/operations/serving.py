@@ -3,23 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
 
-from synapse_host.admission.gate import Budget
+from synapse_host.admission.gate import Budget, ByteHold, Gate
+from synapse_host.certification.alias_table import AliasTable
 from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.errors import DeadlineExceeded, InvalidRequest
 from synapse_host.hookspecs import Task
+from synapse_host.lanes.group_run import GroupPlan
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.resolution import resolve_lane
-from synapse_host.operations.constraints import Constraints
+from synapse_host.operations.constraints import BudgetRule, Constraints
+from synapse_host.operations.envelope import inference_envelope
+from synapse_host.operations.tokenising import INLINE_TOKENIZING_CHARS, TokenisingPool
 from synapse_host.time_limits import TimeLimits
 
 Answer = TypeVar("Answer")
 
-#: Texts longer than this many characters together are tokenised off the event loop: at 1.5 M tokens/s they would
-#: hold it for more than a millisecond.
-INLINE_TOKENIZING_CHARS = 4096
+
+@dataclass(frozen=True, slots=True)
+class ServingDesk:
+    """What every inference method needs of the host."""
+
+    lanes: LaneTable
+    gate: Gate
+    ledger: CertificationLedger
+    aliases: AliasTable
+    budgets: BudgetRule
+    module_generation: int
+    tokenising: TokenisingPool = field(default_factory=TokenisingPool)
+    deadlines: TimeLimits = field(default_factory=TimeLimits)
+
+    def certified_lane(self, task: Task, model: str | None, constraints: Constraints) -> Lane:
+        """The lane that may answer; raises what ``available_lane`` and a missing certification raise."""
+        lane = self.available_lane(task, model, constraints)
+        self.ledger.require_certified(lane.model)
+        return lane
+
+    def available_lane(self, task: Task, model: str | None, constraints: Constraints) -> Lane:
+        """The lane asked for, certified or not; raises what ``resolve_lane`` and a quarantine raise."""
+        wanted = constraints.fingerprint
+        substitutes = self.aliases.equivalents(wanted) if wanted and constraints.accepts_equivalent else ()
+        lane = resolve_lane(
+            self.lanes,
+            task=task,
+            model=model,
+            required_fingerprint=wanted,
+            equivalents=substitutes,
+            preferred=lambda lane: self.ledger.is_certified(lane.model),
+            required_epoch=constraints.required_epoch,
+            table_epoch=self.aliases.epoch,
+        )
+        lane.refuse_quarantined()
+        return lane
+
+    async def tokenised(
+        self, lane: Lane, budget: Budget, hold: ByteHold, characters: int, work: Callable[[], Answer]
+    ) -> Answer:
+        """What ``work`` makes of so many characters; raises ``DeadlineExceeded`` when the time is up first."""
+        if characters <= INLINE_TOKENIZING_CHARS:
+            return work()
+        run = partial(self.tokenising.run, work, hold)
+        return await self.in_time(
+            lane, budget, run, done="had its text tokenised", remedy="raise deadline_ms or split it"
+        )
+
+    async def computed(
+        self,
+        lane: Lane,
+        budget: Budget,
+        plan: GroupPlan,
+        compute: Callable[[], Awaitable[Answer]],
+        *,
+        done: str = "answered",
+        remedy: str = "raise deadline_ms",
+    ) -> Answer:
+        """What ``compute`` answers, once its ``plan`` is admitted; it must ask for its turn before its first wait.
+
+        Raises:
+            DeadlineExceeded: it would begin or end too late, or did not end in time.
+
+        """
+        self.gate.admit(lane.turns, plan.work, budget)
+        return await self.in_time(lane, budget, compute, done=done, remedy=remedy)
+
+    async def in_time(
+        self, lane: Lane, budget: Budget, compute: Callable[[], Awaitable[Answer]], *, done: str, remedy: str
+    ) -> Answer:
+        """What ``compute`` answers; raises ``DeadlineExceeded`` when the request's time is up first.
+
+        ``done`` is what the model had not done by then, and ``remedy`` what to do about it, for the message.
+        """
+        remaining = budget.remaining_ms(self.budgets.clock())
+        try:
+            with self.deadlines.limit(max(remaining, 0.0) / 1000):
+                return await compute()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} {done}; {remedy}"
+            ) from None
+
+    def envelope(self, lane: Lane, dims: int) -> dict[str, Any]:
+        """The envelope of an answer of ``lane``."""
+        model, aliases = lane.model, self.aliases
+        return inference_envelope(
+            model,
+            dims=dims,
+            table_epoch=aliases.epoch,
+            module_generation=self.module_generation,
+            equivalent_to=aliases.equivalents(model.fingerprint),
+        )
 
 
 def refuse_longest(items: Sequence[str], texts: Sequence[str], limit: int) -> None:
@@ -33,58 +129,3 @@ def refuse_longest(items: Sequence[str], texts: Sequence[str], limit: int) -> No
                 f"item {item!r} has {len(text)} characters and a text may have {limit}; split it",
                 details={"item_id": item, "characters": len(text), "max_text_chars": limit},
             )
-
-
-def serving_lane(
-    lanes: LaneTable,
-    ledger: CertificationLedger,
-    *,
-    task: Task,
-    model: str | None,
-    constraints: Constraints,
-    table_epoch: int,
-) -> Lane:
-    """The lane that may answer; raises what ``available_lane`` and a missing certification raise."""
-    lane = available_lane(lanes, task=task, model=model, constraints=constraints, table_epoch=table_epoch)
-    ledger.require_certified(lane.model)
-    return lane
-
-
-def available_lane(
-    lanes: LaneTable, *, task: Task, model: str | None, constraints: Constraints, table_epoch: int
-) -> Lane:
-    """The lane asked for, certified or not; raises what ``resolve_lane`` and a quarantine raise."""
-    lane = resolve_lane(
-        lanes,
-        task=task,
-        model=model,
-        required_fingerprint=constraints.fingerprint,
-        required_epoch=constraints.required_epoch,
-        table_epoch=table_epoch,
-    )
-    lane.refuse_quarantined()
-    return lane
-
-
-async def within_deadline(
-    deadlines: TimeLimits,
-    clock: Callable[[], float],
-    budget: Budget,
-    lane: Lane,
-    compute: Callable[[], Awaitable[Answer]],
-    *,
-    done: str = "answered",
-    remedy: str = "raise deadline_ms",
-) -> Answer:
-    """What ``compute`` answers; raises ``DeadlineExceeded`` when the request's time is up first.
-
-    ``done`` is what the model had not done by then, and ``remedy`` what to do about it, for the message.
-    """
-    remaining = budget.remaining_ms(clock())
-    try:
-        with deadlines.limit(max(remaining, 0.0) / 1000):
-            return await compute()
-    except TimeoutError:
-        raise DeadlineExceeded(
-            f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} {done}; {remedy}"
-        ) from None

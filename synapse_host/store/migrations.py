@@ -10,6 +10,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection, Engine
 
 from synapse_host.errors import StoreFailure
+from synapse_host.store.alias_schema import declared_aliases
 from synapse_host.store.download_schema import installs_and_downloads
 from synapse_host.store.job_migration import durable_jobs
 from synapse_host.store.self_check_schema import create_self_checks
@@ -115,6 +116,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     create_self_checks,
     installs_and_downloads,
     durable_jobs,
+    declared_aliases,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

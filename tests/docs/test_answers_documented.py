@@ -77,6 +77,11 @@ def answers(
             "probe.status": client.wait_for_probe(probe["job_id"]),
             "probe.report": client.probe_report(),
             "admission.status": client.call("admission.status"),
+            "aliases.check_index": client.call(
+                "aliases.check_index", {"index_fingerprint": "a", "provenance_set": ["b"]}
+            ),
+            "alias.declare": client.call("alias.declare", {"left": "a", "right": "b"}),
+            "alias.retract": client.call("alias.retract", {"left": "a", "right": "b"}),
             "embed.query": client.call("embed.query", {"model": "minilm", "text": "a"}),
             "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
             "rerank.score": client.call("rerank.score", {"model": "ranker", "query": "a", "candidates": ["b"]}),

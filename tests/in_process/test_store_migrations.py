@@ -10,6 +10,7 @@ from sqlmodel import Session, SQLModel
 
 from synapse_host.errors import StoreFailure
 from synapse_host.store import migrations
+from synapse_host.store.alias_store import AliasRow
 from synapse_host.store.database import Store
 from synapse_host.store.download_tables import (
     DownloadKeyRow,
@@ -127,6 +128,15 @@ INSTALLS_AND_DOWNLOADS = {
         ("job_id", "TEXT", 1, 0),
     ],
 }
+ALIASES = [
+    ("alias_pk", "INTEGER", 0, 1),
+    ("fingerprint_a", "TEXT", 1, 0),
+    ("fingerprint_b", "TEXT", 1, 0),
+    ("valid_from_ms", "INTEGER", 1, 0),
+    ("valid_to_ms", "INTEGER", 0, 0),
+    ("evidence_json", "TEXT", 1, 0),
+    ("retraction_json", "TEXT", 1, 0),
+]
 JOB_WORKS = [
     ("work_pk", "INTEGER", 0, 1),
     ("request_key", "TEXT", 1, 0),
@@ -210,6 +220,7 @@ SCHEMAS[6] = SCHEMAS[5] | {
     "job_pages": JOB_PAGES,
     "job_items": JOB_ITEMS,
 }
+SCHEMAS[7] = SCHEMAS[6] | {"alias_rows": ALIASES}
 #: Every row class of the store.
 ROWS = [
     ModuleMetaRow,
@@ -222,6 +233,7 @@ ROWS = [
     FileVerificationRow,
     DownloadRow,
     DownloadKeyRow,
+    AliasRow,
     JobWorkRow,
     JobRow,
     JobInputRow,
