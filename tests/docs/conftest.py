@@ -12,8 +12,8 @@ TUTORIAL = "docs/tutorial/first-embedding.md"
 
 @pytest.fixture(scope="session")
 def documented_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHost]:
-    """A fresh host, as a reader of the tutorial starts it."""
-    with RunningHost(tmp_path_factory.mktemp("home")) as running:
+    """A fresh host, as a reader of the tutorial starts it, but that alias administration is on."""
+    with RunningHost(tmp_path_factory.mktemp("home"), {"SYNAPSE_ALIASES_ADMIN_ENABLED": "true"}) as running:
         yield running
 
 
