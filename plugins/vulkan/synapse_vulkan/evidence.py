@@ -1,0 +1,151 @@
+"""What the Vulkan backend needs of a machine, what this machine has, and the verdict.
+
+Reading the machine and judging it are apart: ``judge`` is pure.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from synapse_host.hookspecs import CapabilityEvidence, RefusalReason
+from synapse_vulkan.device_facts import (
+    DeviceFacts,
+    as_evidence,
+    choose,
+    required_evidence,
+    shortfall,
+)
+
+PLATFORMS = ("linux", "win32")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The facts a verdict rests on.
+
+    ``missing`` is why there is no Vulkan to ask; ``fault`` why the device could not run, None when it did or was not
+    tried. ``measured`` are what the trial run measured.
+    """
+
+    platform: str
+    binding: str | None
+    missing: str | None = None
+    devices: tuple[DeviceFacts, ...] = ()
+    fault: str | None = None
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> DeviceFacts | None:
+        """The device the backend takes."""
+        place = choose(self.devices)
+        return None if place is None else self.devices[place]
+
+
+Refusal = tuple[RefusalReason, str, str]
+
+
+def read_machine() -> Machine:
+    """List the devices of this machine and open none."""
+    from synapse_vulkan.binding import VulkanFault, binding_version, open_binding
+
+    machine = Machine(sys.platform, binding_version())
+    try:
+        open_binding()
+        return replace(machine, devices=_list_devices())
+    except (ImportError, VulkanFault) as missing:
+        return replace(machine, missing=str(missing))
+
+
+def judge(machine: Machine) -> CapabilityEvidence:
+    """Hold the facts against the floor; the first that fails is the reason (reading 3).
+
+    A software device that meets the floor is refused with the detail ``software_device``, last of all, so that the
+    host may waive exactly this.
+    """
+    refusal = _judge_platform(machine) or _judge_devices(machine) or _judge_run(machine) or _judge_kind(machine)
+    if refusal is None:
+        return CapabilityEvidence("ok", _required(), _observed(machine))
+    reason, detail, message = refusal
+    return CapabilityEvidence("refused", _required(), _observed(machine), reason, detail, message)
+
+
+def probe() -> CapabilityEvidence:
+    """Read the machine and, when nothing but the kind of device refuses it, run kernels on it and time them."""
+    machine = read_machine()
+    verdict = judge(machine)
+    if verdict.status == "refused" and verdict.reason_detail != "software_device":
+        return verdict
+    try:
+        from synapse_vulkan.measuring import exercise
+
+        return judge(replace(machine, measured=exercise()))
+    except Exception as failure:
+        return judge(replace(machine, fault=f"{type(failure).__name__}: {failure}"))
+
+
+def _list_devices() -> tuple[DeviceFacts, ...]:
+    from synapse_vulkan.instance import opened_instance, physical_devices, read_facts
+
+    with opened_instance() as instance:
+        return tuple(map(read_facts, physical_devices(instance)))
+
+
+def _judge_platform(machine: Machine) -> Refusal | None:
+    if machine.platform in PLATFORMS:
+        return None
+    message = f"platform {machine.platform!r} is not one of {', '.join(PLATFORMS)}; use another backend"
+    return "not_supported_on_platform", "not_supported_on_platform", message
+
+
+def _judge_devices(machine: Machine) -> Refusal | None:
+    chosen = machine.chosen
+    if machine.binding is None:
+        message = "the package vulkan is not installed; install it with: pip install 'synapse-host[vulkan]'"
+        return "worker_missing", "runtime_missing", message
+    if machine.missing is not None or chosen is None:
+        found = machine.missing or "the loader knows no device"
+        message = f"no Vulkan device can be asked: {found}; install the driver of your GPU"
+        return "device_missing", "driver_missing", message
+    missed = shortfall(chosen)
+    if missed is not None:
+        message = f"device {chosen.name!r} is below the floor: {missed.problem}; update its driver or use another one"
+        return "device_below_floor", missed.detail, message
+    return None
+
+
+def _judge_run(machine: Machine) -> Refusal | None:
+    if machine.fault is None:
+        return None
+    assert machine.chosen is not None
+    message = f"device {machine.chosen.name!r} could not run a kernel ({machine.fault}); update its driver"
+    return "worker_missing", "probe_failed", message
+
+
+def _judge_kind(machine: Machine) -> Refusal | None:
+    chosen = machine.chosen
+    if chosen is None or chosen.kind != "software":
+        return None
+    message = (
+        f"device {chosen.name!r} is software on the processor, slower than the cpu backend; "
+        "install the driver of your GPU, or set vulkan.allow_software_device to test on it"
+    )
+    return "device_below_floor", "software_device", message
+
+
+def _required() -> dict[str, Any]:
+    return {"platform": list(PLATFORMS), **required_evidence()}
+
+
+def _observed(machine: Machine) -> dict[str, Any]:
+    chosen = machine.chosen
+    facts = dict.fromkeys(required_evidence()) if chosen is None else as_evidence(chosen)
+    return {
+        "platform": machine.platform,
+        "binding": machine.binding,
+        "devices": [f"{device.name} ({device.kind})" for device in machine.devices],
+        **facts,
+        **machine.measured,
+    }

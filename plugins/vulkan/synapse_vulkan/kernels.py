@@ -1,0 +1,134 @@
+"""Pipelines of the compiled kernels, made when first asked for and kept for as long as the device."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from synapse_vulkan.binding import check
+from synapse_vulkan.device import Device
+
+SPIRV = Path(__file__).parent / "spirv"
+#: Storage buffers of the one descriptor layout all kernels share.
+STORAGE_BINDINGS = 6
+#: The texel buffer beside them.
+TEXEL_BINDING = 6
+#: Bytes of push constants, the least any device has.
+PUSH_BYTES = 128
+#: VK_PIPELINE_CREATE_DISPATCH_BASE_BIT, which the declarations leave out: a dispatch may start at any group.
+_DISPATCH_BASE = 0x10
+
+
+class Kernels:
+    """The pipelines of one device, by kernel and specialisation constants."""
+
+    def __init__(self, device: Device, folder: Path = SPIRV) -> None:
+        self._device = device
+        self._folder = folder
+        vk = device.vk
+        self.set_layout = self._set_layout()
+        ranges = device.ffi.new("VkPushConstantRange*", [vk.VK_SHADER_STAGE_COMPUTE_BIT, 0, PUSH_BYTES])
+        layouts = device.ffi.new("VkDescriptorSetLayout[]", [self.set_layout])
+        fields = {
+            "sType": vk.VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+            "setLayoutCount": 1,
+            "pSetLayouts": layouts,
+            "pushConstantRangeCount": 1,
+            "pPushConstantRanges": ranges,
+        }
+        self.layout = device.create("PipelineLayout", fields)
+        self._modules: dict[str, Any] = {}
+        self._pipelines: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def pipeline(self, kernel: str, constants: Sequence[int] = ()) -> Any:
+        """The pipeline of ``kernel`` with its specialisation constants 0, 1, …; raises ``VulkanFault``."""
+        key = (kernel, tuple(constants))
+        if key not in self._pipelines:
+            self._pipelines[key] = self._create(kernel, key[1])
+        return self._pipelines[key]
+
+    def close(self) -> None:
+        """Destroy everything; no command that uses it may be pending."""
+        for pipeline in self._pipelines.values():
+            self._device.destroy("Pipeline", pipeline)
+        for module in self._modules.values():
+            self._device.destroy("ShaderModule", module)
+        self._pipelines.clear()
+        self._modules.clear()
+        self._device.destroy("PipelineLayout", self.layout)
+        self._device.destroy("DescriptorSetLayout", self.set_layout)
+
+    def __len__(self) -> int:
+        return len(self._pipelines)
+
+    def _set_layout(self) -> Any:
+        vk = self._device.vk
+        kinds = [vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER] * STORAGE_BINDINGS
+        kinds.append(vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER)
+        bindings = self._device.ffi.new(
+            "VkDescriptorSetLayoutBinding[]",
+            [
+                {
+                    "binding": place,
+                    "descriptorType": kind,
+                    "descriptorCount": 1,
+                    "stageFlags": vk.VK_SHADER_STAGE_COMPUTE_BIT,
+                }
+                for place, kind in enumerate(kinds)
+            ],
+        )
+        fields: Mapping[str, Any] = {
+            "sType": vk.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
+            "bindingCount": len(kinds),
+            "pBindings": bindings,
+        }
+        return self._device.create("DescriptorSetLayout", dict(fields))
+
+    def _module(self, kernel: str) -> Any:
+        if kernel not in self._modules:
+            code = (self._folder / f"{kernel}.spv").read_bytes()
+            held = self._device.ffi.new("uint32_t[]", struct.unpack(f"<{len(code) // 4}I", code))
+            fields = {
+                "sType": self._device.vk.VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                "codeSize": len(code),
+                "pCode": held,
+            }
+            self._modules[kernel] = self._device.create("ShaderModule", fields)
+        return self._modules[kernel]
+
+    def _create(self, kernel: str, constants: tuple[int, ...]) -> Any:
+        device, vk, ffi = self._device, self._device.vk, self._device.ffi
+        data = ffi.new("int32_t[]", list(constants) or [0])
+        entries = ffi.new("VkSpecializationMapEntry[]", [[place, 4 * place, 4] for place in range(len(constants))])
+        special = ffi.new(
+            "VkSpecializationInfo*",
+            {
+                "mapEntryCount": len(constants),
+                "pMapEntries": entries,
+                "dataSize": 4 * len(constants),
+                "pData": ffi.cast("void*", data),
+            },
+        )
+        entry = ffi.new("char[]", b"main")
+        stage = {
+            "sType": vk.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+            "stage": vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            "module": self._module(kernel),
+            "pName": entry,
+            "pSpecializationInfo": special,
+        }
+        info = ffi.new(
+            "VkComputePipelineCreateInfo*",
+            {
+                "sType": vk.VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+                "flags": _DISPATCH_BASE,
+                "stage": stage,
+                "layout": self.layout,
+            },
+        )
+        made = ffi.new("VkPipeline*")
+        result = device.lib.vkCreateComputePipelines(device.handle, ffi.NULL, 1, info, ffi.NULL, made)
+        check(result, f"vkCreateComputePipelines of {kernel} {constants}")
+        return made[0]

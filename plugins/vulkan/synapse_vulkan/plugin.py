@@ -1,0 +1,121 @@
+"""The Vulkan backend: the host's model families as compute shaders. Entry point ``vulkan``, engine ``owned-vulkan``.
+
+Importing this module costs nothing; each hook imports what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, LoadSpec, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from synapse_host.hookspecs import DType, EmbedBatch, Progress, TokenIds, Vectors
+    from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
+    from synapse_host.owned_engine.weights import CheckpointWeights
+    from synapse_vulkan.backend import VulkanBackend
+
+ENGINE = "owned-vulkan"
+#: f16 stores matrices in half the memory; everything is computed in float32 either way.
+DTYPES: tuple[DType, ...] = ("f32", "f16")
+#: Smallest cosine to the reference a vector may have, by activation type; held by the plugin's tests.
+TOLERANCES = {"cosine_f32": "0.999999", "cosine_f16": "0.99999"}
+RECOMMENDED_BATCH = BatchPolicy(rows=64, token_budget=2048)
+
+
+@hookimpl
+def synapse_describe() -> BackendDescription:
+    """Identity and abilities. The device and its driver are part of them: they are listed, and none is opened."""
+    from synapse_host.owned_engine import kernel_revision as revision
+    from synapse_host.owned_engine.family_table import FAMILIES, MODEL_FORMAT
+    from synapse_vulkan.evidence import PLATFORMS
+
+    families = tuple(FAMILIES)
+    kernels = [*revision.shared_sources(), *_kernel_sources()]
+    return BackendDescription(
+        backend="vulkan",
+        engine=ENGINE,
+        engine_version=version("synapse-host-vulkan"),
+        build_flags=_build_flags(),
+        tasks=("embed", "rerank"),
+        model_formats=(MODEL_FORMAT,),
+        families=families,
+        dtypes=DTYPES,
+        device_class="vulkan",
+        platforms=PLATFORMS,
+        extra="vulkan",
+        owned=True,
+        abort_capable=True,
+        kernel_revision=revision.kernel_revision(kernels),
+        manifest_digest=revision.manifest_digest(
+            engine=ENGINE, families=families, kernels=kernels, tolerances=TOLERANCES
+        ),
+        recommended_batch=RECOMMENDED_BATCH,
+        batch_invariant=True,
+    )
+
+
+@hookimpl
+def synapse_probe_capability() -> CapabilityEvidence:
+    """Hold the devices against the floor and run every variant of the product on the chosen one."""
+    from synapse_vulkan import evidence
+
+    return evidence.probe()
+
+
+@hookimpl
+def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
+    """Read the checkpoint, put it on the device and compute one short row."""
+    from synapse_host.owned_engine.loading import load_engine
+    from synapse_vulkan.runtime import open_runtime, require_permission
+
+    require_permission(open_runtime(), spec.runtime_config.get("allow_software_device") == "true")
+    return load_engine(spec, DTYPES, _backend, progress)
+
+
+@hookimpl
+def synapse_embed(model: OwnedEngine, batch: EmbedBatch, progress: Progress) -> Vectors:
+    """Float32 [rows, dims] in the order of the batch."""
+    return model.embed(batch, progress)
+
+
+@hookimpl
+def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
+    """Float32 [rows], one score for each composed sequence, in their order."""
+    return model.rerank(sequences, progress)
+
+
+@hookimpl
+def synapse_unload(model: OwnedEngine) -> bool:
+    """Free what the model has on the device."""
+    model.unload()
+    return True
+
+
+def _backend(weights: CheckpointWeights, settings: ModelSettings) -> VulkanBackend:
+    from synapse_vulkan.backend import VulkanBackend
+    from synapse_vulkan.runtime import open_runtime
+
+    half = settings.dtype == "f16"
+    return VulkanBackend(open_runtime(), weights, max_tokens=settings.max_tokens, half=half)
+
+
+def _build_flags() -> dict[str, str]:
+    """What of the build and the device moves bits, apart from the precision, which the host adds per lane."""
+    from synapse_host.owned_engine.shape_policy import BUCKET_POLICY
+    from synapse_vulkan.device_facts import identity_flags
+    from synapse_vulkan.evidence import read_machine
+
+    return {"bucket_policy": BUCKET_POLICY, **identity_flags(read_machine().chosen)}
+
+
+def _kernel_sources() -> list[Path]:
+    """The modules of this plugin that decide bits; the index names every kernel's digest."""
+    from pathlib import Path
+
+    here = Path(__file__).parent
+    return [here / f"{name}.py" for name in ("backend", "product", "spirv_index", "vulkan_ops", "weight_memory")]

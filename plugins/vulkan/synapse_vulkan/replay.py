@@ -1,0 +1,185 @@
+"""From a recording to commands that run it again and again: nothing of a step is touched by Python after this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from synapse_vulkan.arena import Plan
+from synapse_vulkan.binding import check
+from synapse_vulkan.commands import CommandPool
+from synapse_vulkan.device import Buffer, Device
+from synapse_vulkan.hazards import Hazards, Span
+from synapse_vulkan.kernels import STORAGE_BINDINGS, TEXEL_BINDING, Kernels
+from synapse_vulkan.recording import WORD, Memory, OutsideName, Recording, Step, Stored, Value, cut_groups
+
+#: A buffer, an offset in it and a size, in bytes.
+Region: TypeAlias = tuple[Buffer, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the memory of a recording lies: its values in ``arena`` by ``plan``, the rest as named."""
+
+    arena: Buffer
+    plan: Plan
+    outside: Mapping[OutsideName, Region]
+
+    def of(self, memory: Memory, numbers: Mapping[int, int]) -> Region:
+        """The region of ``memory``; ``numbers`` are the places of values in the plan by identity."""
+        if isinstance(memory, Value):
+            return self.arena, self.plan.offsets[numbers[id(memory)]], WORD * memory.size
+        if isinstance(memory, Stored):
+            buffer: Any = memory.buffer
+            return buffer, memory.offset, memory.size
+        return self.outside[memory.name]
+
+
+class Replay:
+    """The submissions of one recording, each of about ``work_limit`` floating operations at most."""
+
+    def __init__(
+        self, device: Device, kernels: Kernels, recording: Recording, places: Places, *, work_limit: float
+    ) -> None:
+        self._device = device
+        self._kernels = kernels
+        self._commands = CommandPool(device)
+        self._sets = _DescriptorSets(device, kernels, len(recording.steps))
+        numbers = {id(value): place for place, value in enumerate(recording.values)}
+        self._regions: Callable[[Memory], Region] = lambda memory: places.of(memory, numbers)
+        try:
+            self.submissions = list(self._record(recording, work_limit))
+        except BaseException:
+            self.close()
+            raise
+        # The recording's values are needed no longer.
+        del self._regions
+
+    def run(self, done: Callable[[], None] | None = None) -> None:
+        """Submit everything in order, waiting for each; ``done`` is called after each but the last."""
+        device, last = self._device, len(self.submissions) - 1
+        for place, submission in enumerate(self.submissions):
+            device.submit(submission)
+            if done is not None and place < last:
+                done()
+
+    def close(self) -> None:
+        """Free commands and descriptors; nothing of them may be pending."""
+        self._commands.close()
+        self._sets.close()
+
+    def _record(self, recording: Recording, work_limit: float) -> Iterator[Any]:
+        vk = self._device.vk
+        compute = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
+        written = (compute, vk.VK_ACCESS_SHADER_WRITE_BIT)
+        either = (compute, vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_SHADER_WRITE_BIT)
+        pool, hazards, commands, work = self._commands, Hazards(), None, 0.0
+        for step in recording.steps:
+            descriptors = self._sets.make(step, self._regions)
+            pieces = cut_groups(step, work_limit)
+            share = step.work / len(pieces)
+            for number, (base, groups) in enumerate(pieces):
+                if commands is not None and work + share > work_limit:
+                    yield pool.end(commands)
+                    commands = None
+                if commands is None:
+                    commands, work, hazards = pool.begin(), 0.0, Hazards()
+                    pool.barrier(commands, written, either)
+                # Pieces of one step write different parts and need no order.
+                if not number and hazards.need_barrier(*self._touched(step)):
+                    pool.barrier(commands, written, either)
+                self._dispatch(commands, step, descriptors, base, groups)
+                work += share
+        assert commands is not None, "a recording without a step has no result"
+        pool.barrier(commands, written, (vk.VK_PIPELINE_STAGE_HOST_BIT, vk.VK_ACCESS_HOST_READ_BIT))
+        yield pool.end(commands)
+
+    def _touched(self, step: Step) -> tuple[list[Span], list[Span]]:
+        """The regions a step reads and those it writes, as (buffer, begin, end)."""
+        read: list[Span] = []
+        written: list[Span] = []
+        for place, memory in enumerate(step.bindings):
+            if isinstance(memory, Stored):
+                continue
+            buffer, offset, size = self._regions(memory)
+            (written if place in step.writes else read).append((id(buffer), offset, offset + size))
+        return read, written
+
+    def _dispatch(
+        self, commands: Any, step: Step, descriptors: Any, base: tuple[int, int, int], groups: tuple[int, int, int]
+    ) -> None:
+        lib, vk, ffi = self._device.lib, self._device.vk, self._device.ffi
+        point = vk.VK_PIPELINE_BIND_POINT_COMPUTE
+        lib.vkCmdBindPipeline(commands, point, self._kernels.pipeline(step.kernel, step.constants))
+        lib.vkCmdBindDescriptorSets(commands, point, self._kernels.layout, 0, 1, descriptors, 0, ffi.NULL)
+        stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
+        lib.vkCmdPushConstants(commands, self._kernels.layout, stage, 0, len(step.push), step.push)
+        lib.vkCmdDispatchBase(commands, *base, *groups)
+
+
+class _DescriptorSets:
+    """The descriptor sets of one recording, from a pool of exactly their number."""
+
+    def __init__(self, device: Device, kernels: Kernels, count: int) -> None:
+        self._device = device
+        vk, ffi = device.vk, device.ffi
+        sizes = ffi.new(
+            "VkDescriptorPoolSize[]",
+            [
+                [vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, STORAGE_BINDINGS * count],
+                [vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, count],
+            ],
+        )
+        fields = {
+            "sType": vk.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
+            "maxSets": count,
+            "poolSizeCount": 2,
+            "pPoolSizes": sizes,
+        }
+        self._pool = device.create("DescriptorPool", fields)
+        self._layouts = ffi.new("VkDescriptorSetLayout[]", [kernels.set_layout])
+
+    def make(self, step: Step, region_of: Callable[[Memory], Region]) -> Any:
+        """A set over the memory of ``step``, as a ``VkDescriptorSet[1]``."""
+        device, vk, ffi = self._device, self._device.vk, self._device.ffi
+        about = ffi.new(
+            "VkDescriptorSetAllocateInfo*",
+            {
+                "sType": vk.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
+                "descriptorPool": self._pool,
+                "descriptorSetCount": 1,
+                "pSetLayouts": self._layouts,
+            },
+        )
+        made = ffi.new("VkDescriptorSet[1]")
+        check(device.lib.vkAllocateDescriptorSets(device.handle, about, made), "vkAllocateDescriptorSets")
+        infos = ffi.new("VkDescriptorBufferInfo[]", len(step.bindings))
+        writes = []
+        for place, memory in enumerate(step.bindings):
+            buffer, offset, size = region_of(memory)
+            infos[place].buffer, infos[place].offset, infos[place].range = buffer.handle, offset, size
+            kind = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+            writes.append(self._write(made[0], place, kind, {"pBufferInfo": ffi.addressof(infos, place)}))
+        views = ffi.new("VkBufferView[1]")
+        if step.texels is not None:
+            views[0] = step.texels.texels
+            kind = vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
+            writes.append(self._write(made[0], TEXEL_BINDING, kind, {"pTexelBufferView": views}))
+        listed = ffi.new("VkWriteDescriptorSet[]", writes)
+        device.lib.vkUpdateDescriptorSets(device.handle, len(writes), listed, 0, ffi.NULL)
+        return made
+
+    def close(self) -> None:
+        """Destroy the pool with its sets."""
+        self._device.destroy("DescriptorPool", self._pool)
+
+    def _write(self, target: Any, place: int, kind: int, what: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "sType": self._device.vk.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+            "dstSet": target,
+            "dstBinding": place,
+            "descriptorCount": 1,
+            "descriptorType": kind,
+            **what,
+        }

@@ -1,0 +1,187 @@
+"""A checkpoint's tensors on the device, each in the form the kernels that use it want, put there when first used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from synapse_host.ops.reference_attention import rope_table
+from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
+from synapse_vulkan.arena import aligned
+from synapse_vulkan.device import Buffer, Device
+from synapse_vulkan.product import COLUMN_STEP, DEPTH_STEP, padded
+from synapse_vulkan.recording import WORD, Stored
+from synapse_vulkan.upload import Uploader
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+
+#: Bytes of one allocation for weights; a larger tensor gets one of its own.
+BLOCK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix for products: [depth, columns], both filled up with zeros, ``quads`` of four columns a row."""
+
+    stored: Stored
+    columns: int
+    depth: int
+    quads: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """A table as the checkpoint has it, rows filled up to ``stride`` numbers."""
+
+    stored: Stored
+    rows: int
+    width: int
+    stride: int
+
+
+class WeightMemory:
+    """The tensors of one model on one device; ``half`` stores matrices in float16."""
+
+    def __init__(self, device: Device, source: CheckpointWeights, *, max_tokens: int, half: bool = False) -> None:
+        self._device = device
+        self._source = source
+        self._uploader = Uploader(device)
+        self.max_tokens = max_tokens
+        self.half = half
+        self._blocks: list[Buffer] = []
+        self._room = 0
+        self._views: list[Any] = []
+        self._made: dict[object, Any] = {}
+
+    def weight(self, name: str, shape: Sequence[int]) -> DeviceWeight:
+        """The tensor ``name``; raises ``ValueError`` naming it and both shapes when they differ."""
+        return DeviceWeight(self, self._source.shaped_entry(name, shape))
+
+    def angles(self, theta: float, d: int, scaling: float | None) -> Stored:
+        """Cosines and sines of every position up to ``max_tokens``, [2, max_tokens, d / 2]."""
+        key = ("angles", theta, d, scaling)
+        if key not in self._made:
+            self._made[key] = self.put(rope_table(theta, d, scaling, self.max_tokens))
+        found: Stored = self._made[key]
+        return found
+
+    def matrix(self, entry: StoredTensor, rows: Sequence[int] | None) -> StoredMatrix:
+        """``entry`` [columns, depth], or those of its rows, stored for products."""
+        key = ("matrix", entry.name, None if rows is None else tuple(rows))
+        if key not in self._made:
+            self._made[key] = self._put_matrix(entry, rows)
+        found: StoredMatrix = self._made[key]
+        return found
+
+    def table(self, entry: StoredTensor) -> StoredRows:
+        """``entry`` [rows, width] stored row by row."""
+        key = ("table", entry.name)
+        if key not in self._made:
+            array = entry.to_float32()
+            rows, width = array.shape
+            filled = _filled(array, (rows, padded(width, 4)))
+            self._made[key] = StoredRows(self.put(filled, self._texels(4)), rows, width, filled.shape[1])
+        found: StoredRows = self._made[key]
+        return found
+
+    def vector(self, entry: StoredTensor) -> Stored:
+        """``entry`` [width], filled up so that kernels may read it four numbers at a time."""
+        key = ("vector", entry.name)
+        if key not in self._made:
+            array = entry.to_float32()
+            self._made[key] = self.put(_filled(array, (padded(array.shape[0], COLUMN_STEP),)))
+        found: Stored = self._made[key]
+        return found
+
+    def close(self) -> None:
+        """Free everything on the device and forget the checkpoint."""
+        for view in self._views:
+            self._device.destroy("BufferView", view)
+        for block in self._blocks:
+            self._device.free(block)
+        self._views.clear()
+        self._blocks.clear()
+        self._made.clear()
+        self._uploader.close()
+        self._source.close()
+
+    def _put_matrix(self, entry: StoredTensor, rows: Sequence[int] | None) -> StoredMatrix:
+        array = entry.to_float32()
+        if rows is not None:
+            array = array[list(rows)]
+        columns, depth = array.shape
+        wide = padded(columns, COLUMN_STEP)
+        filled = _filled(array.T, (padded(depth, DEPTH_STEP), wide))
+        stored = self.put(filled.astype(np.float16) if self.half else filled, self._texels(2 if self.half else 4))
+        return StoredMatrix(stored, columns, depth, wide // 4)
+
+    def _texels(self, number_bytes: int) -> int:
+        vk = self._device.vk
+        name = "VK_FORMAT_R32G32B32A32_SFLOAT" if number_bytes == WORD else "VK_FORMAT_R16G16B16A16_SFLOAT"
+        return int(getattr(vk, name))
+
+    def put(self, array: npt.NDArray[Any], texels: int | None = None) -> Stored:
+        """Any array on the device; ``texels`` is the format of a texel view over it."""
+        block, offset = self._place(array.nbytes)
+        self._uploader.put(block, offset, array)
+        view = None if texels is None else self._view(block, offset, array.nbytes, texels)
+        return Stored(block, offset, array.nbytes, view)
+
+    def _place(self, size: int) -> tuple[Buffer, int]:
+        needed = aligned(size)
+        if needed > self._room:
+            self._blocks.append(self._device.device_buffer(max(needed, BLOCK_BYTES)))
+            self._room = self._blocks[-1].size
+        block = self._blocks[-1]
+        offset = block.size - self._room
+        self._room -= needed
+        return block, offset
+
+    def _view(self, block: Buffer, offset: int, size: int, texels: int) -> Any:
+        vk = self._device.vk
+        fields = {
+            "sType": vk.VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
+            "buffer": block.handle,
+            "format": texels,
+            "offset": offset,
+            "range": size,
+        }
+        self._views.append(self._device.create("BufferView", fields))
+        return self._views[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWeight:
+    """The handle of one tensor: stored in whatever form it is used in, once for each."""
+
+    memory: WeightMemory
+    entry: StoredTensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As the checkpoint has it."""
+        return self.entry.shape
+
+    def matrix(self, rows: Sequence[int] | None = None) -> StoredMatrix:
+        """For products, whole or the named rows of it."""
+        return self.memory.matrix(self.entry, rows)
+
+    def table(self) -> StoredRows:
+        """For taking rows."""
+        return self.memory.table(self.entry)
+
+    def vector(self) -> Stored:
+        """For norms and biases."""
+        return self.memory.vector(self.entry)
+
+
+def _filled(array: Float32, shape: tuple[int, ...]) -> Float32:
+    if array.shape == shape:
+        return np.ascontiguousarray(array)
+    filled = np.zeros(shape, dtype=np.float32)
+    filled[tuple(slice(size) for size in array.shape)] = array
+    return filled
