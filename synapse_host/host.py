@@ -19,14 +19,21 @@ from anyio.abc import TaskGroup
 
 from synapse_host.admission.device_turns import Devices
 from synapse_host.admission.gate import Gate
+from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.certification.alias_table import AliasTable
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
+from synapse_host.certification.self_check import SelfCheckRow
 from synapse_host.certification.stored_rows import (
     certification_of,
     certification_row,
     performance_of,
     performance_row,
 )
+from synapse_host.certification.stored_self_checks import check_of
+from synapse_host.certification.stored_self_checks import row_of as check_row
+from synapse_host.downloads.installs import Installs
+from synapse_host.downloads.stored_installs import install_of
+from synapse_host.host_catalog import HostCatalog
 from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.guarded_tasks import GuardedTasks
@@ -40,6 +47,7 @@ from synapse_host.operations.aliasing import AliasService, take_rows
 from synapse_host.operations.constraints import BudgetRule
 from synapse_host.operations.embedding import EmbeddingService, InlineLimits
 from synapse_host.operations.generation import GenerationLimits, GenerationService
+from synapse_host.operations.lane_door import LaneDoor
 from synapse_host.operations.listing import ListingService
 from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
@@ -56,8 +64,10 @@ from synapse_host.socket_paths import worker_socket_folder, worker_socket_path
 from synapse_host.store.alias_store import AliasStore
 from synapse_host.store.certification_store import CertificationStore
 from synapse_host.store.database import Store
+from synapse_host.store.install_store import InstallStore
 from synapse_host.store.model_store import ModelStore
 from synapse_host.store.module_store import ModuleStore
+from synapse_host.store.self_check_store import SelfCheckStore
 from synapse_host.supervision.output_log import OutputLog
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
@@ -66,6 +76,8 @@ from synapse_host.tokenization.pairs import LaneTokenizer
 log = logging.getLogger("synapse_host")
 
 STORE_FILE = "synapse.sqlite3"
+#: Below the cache directory: content by digest.
+MODEL_CACHE = "models"
 
 
 def _now_ms() -> int:
@@ -78,6 +90,8 @@ class _Stores:
     models: ModelStore
     certifications: CertificationStore
     aliases: AliasStore
+    checks: SelfCheckStore
+    installs: InstallStore
 
 
 class Host:
@@ -91,6 +105,7 @@ class Host:
         generation: int,
         tasks: TaskGroup,
         jobs: TaskGroup,
+        cache: BlobCache,
     ) -> None:
         self.settings = settings
         self.machine = machine
@@ -120,6 +135,21 @@ class Host:
         self._tasks = tasks
         self._jobs = jobs
         self._worker_numbers = 0
+        self.cache = cache
+        self.installs = Installs()
+        self.catalog = HostCatalog(
+            settings,
+            self.lanes,
+            self.installs,
+            blobs=cache,
+            damage=self._damage,
+            runtime=self._runtime,
+            start_worker=self._start_worker,
+            save_check=self._save_check,
+            tasks=tasks,
+            os_build=machine.os_build,
+            open_download=lambda entry: None,
+        )
 
     def profile_hash(self, model: RegisteredModel) -> str:
         """The machine profile a model is certified under: this machine and the model's own engine, no other's.
@@ -134,7 +164,9 @@ class Host:
         budgets = BudgetRule(
             deadline_ms=settings.inline.deadline_ms, max_queue_ms=settings.inline.max_queue_ms, clock=time.monotonic
         )
-        desk = ServingDesk(self.lanes, self.gate, self.ledger, self.aliases, budgets, generation, self._tokenising)
+        catalog = self.catalog
+        door = LaneDoor(self.lanes, catalog.shelf, self.ledger, self.aliases, catalog.checks, time.monotonic)
+        desk = ServingDesk(door, self.gate, self.aliases, budgets, generation, self._tokenising)
         loads = ManagementJobs(
             "model-load", module_generation=generation, tasks=self._jobs, most_running=settings.worker.max_loads
         )
@@ -176,6 +208,10 @@ class Host:
                 self.ledger.record(
                     certification_of(certification), None if performance is None else performance_of(performance)
                 )
+        for check in await self._stores.checks.all():
+            self.catalog.checks.restore(check_of(check))
+        for stored in await self._stores.installs.all():
+            self.installs.put(install_of(stored))
 
     def watch_health(self) -> None:
         """Look at every worker now and then, from here on."""
@@ -196,6 +232,15 @@ class Host:
             lambda: self.connections.count,
             self.settings.server.max_connections,
         )
+
+    async def _save_check(self, check: SelfCheckRow) -> None:
+        await self._stores.checks.save(check_row(check))
+
+    async def _damage(self, sha256: str) -> None:
+        """Content of the cache is missing or is not what its digest says."""
+        await anyio.to_thread.run_sync(self.cache.verify, sha256)
+        hit = [(install.catalog_id, install.manifest_digest) for install in self.installs.invalidate(sha256)]
+        await self._stores.installs.invalidate(hit, sha256)
 
     async def _save_model(self, model: RegisteredModel) -> None:
         await self._stores.models.save(row_of(model))
@@ -279,13 +324,21 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
     store = Store.open(settings.paths.data_dir / STORE_FILE)
     try:
         modules = ModuleStore(store)
-        stores = _Stores(modules, ModelStore(store), CertificationStore(store), AliasStore(store))
+        stores = _Stores(
+            modules,
+            ModelStore(store),
+            CertificationStore(store),
+            AliasStore(store),
+            SelfCheckStore(store),
+            InstallStore(store),
+        )
+        cache = BlobCache.open(settings.paths.cache_dir / MODEL_CACHE, await modules.host_id())
         generation = await modules.begin_generation()
         async with anyio.create_task_group() as tasks:
             try:
                 # Jobs end before the lanes they use: a probe must not take its lane's stop for a fault of the engine.
                 async with anyio.create_task_group() as jobs:
-                    host = Host(settings, stores, machine, generation, _guarded(tasks), _guarded(jobs))
+                    host = Host(settings, stores, machine, generation, _guarded(tasks), _guarded(jobs), cache)
                     await host.restore()
                     host.watch_health()
                     try:

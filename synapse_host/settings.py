@@ -106,6 +106,14 @@ class AliasSettings(_Section):
     admin_enabled: bool = Field(False, description="Serve alias.declare and alias.retract.")
 
 
+class CatalogSettings(_Section):
+    """Which of the catalog's lanes this host has."""
+
+    backends: tuple[Literal["metal", "ane", "cuda", "vulkan"], ...] = Field(
+        (), strict=False, description="Backends whose lanes are switched on beside those that ship."
+    )
+
+
 class LogSettings(_Section):
     """What the host writes to standard error."""
 
@@ -121,6 +129,8 @@ class Paths:
     data_dir: Path
     cache_dir: Path
     runtime_dir: Path
+    #: A catalog of the tests' own in the place of the shipped one; named by the environment alone.
+    test_catalog: Path | None = None
 
     @property
     def host_socket(self) -> Path:
@@ -143,6 +153,7 @@ class Settings(_Section):
     microllm: MicrollmSettings = Field(default_factory=lambda: MicrollmSettings())
     metal: MetalSettings = Field(default_factory=lambda: MetalSettings())
     aliases: AliasSettings = Field(default_factory=lambda: AliasSettings())
+    catalog: CatalogSettings = Field(default_factory=lambda: CatalogSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
     paths: Paths = Field(exclude=True)
 
@@ -169,6 +180,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "microllm": MicrollmSettings,
     "metal": MetalSettings,
     "aliases": AliasSettings,
+    "catalog": CatalogSettings,
     "log": LogSettings,
 }
 
@@ -183,6 +195,9 @@ def resolve_paths(environ: Mapping[str, str] | None = None) -> Paths:
     environ = os.environ if environ is None else environ
     home = environ.get("SYNAPSE_HOME")
     paths = _paths_below(home) if home else _platform_paths()
+    test_catalog = environ.get("SYNAPSE_TEST_CATALOG")
+    if test_catalog:
+        paths = replace(paths, test_catalog=Path(test_catalog))
     config_file = environ.get("SYNAPSE_CONFIG_FILE")
     return replace(paths, config_file=Path(config_file)) if config_file else paths
 

@@ -13,6 +13,7 @@ def artifact_invalid(
     expected_sha256: str | None = None,
     expected_size: int | None = None,
     actual: FileDigest | None = None,
+    recovery: str = "model.load",
 ) -> ArtifactInvalid:
     """The error for a file that is missing, damaged or another one; what is not known is null."""
     return ArtifactInvalid(
@@ -23,6 +24,6 @@ def artifact_invalid(
             "actual_sha256": actual.sha256 if actual else None,
             "expected_size": expected_size,
             "actual_size": actual.size if actual else None,
-            "recovery_op": "model.load",
+            "recovery_op": recovery,
         },
     )

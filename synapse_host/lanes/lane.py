@@ -6,8 +6,8 @@ computes is said by ``model.fingerprint``; nothing here may change that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from itertools import count
 from typing import Literal
 
@@ -16,12 +16,13 @@ import anyio
 from synapse_host.admission.estimates import Costs
 from synapse_host.admission.gate import Budget
 from synapse_host.admission.work_class import WorkClass
-from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelInUse, ModelLoading, SynapseError
+from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelLoading, SynapseError
 from synapse_host.lanes.batching import group_rows, padded_length
 from synapse_host.lanes.group_messages import embed_message, rerank_message, token_bytes
 from synapse_host.lanes.group_run import GroupPlan, GroupRun
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_health import LaneHealth
+from synapse_host.lanes.lane_holders import Holders
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
@@ -54,11 +55,14 @@ class Lane:
         self.turns = runtime.turns
         #: What its exchanges are expected to take.
         self.costs = Costs(runtime.estimate_ms)
+        #: Milliseconds its exchanges have held their device, all together.
+        self.executed_ms = 0.0
         self._residency = Residency(model, runtime)
         self._clock = runtime.clock
-        self._holders: dict[int, Mapping[str, str]] = {}
+        self._holders = Holders(model, self._freed)
         self._upkeep = Upkeep(self._residency, runtime, held=lambda: bool(self._holders))
         self._numbers = count(1)
+        self._leaving = False
 
     @property
     def state(self) -> LaneState:
@@ -119,6 +123,11 @@ class Lane:
             pulse=self._upkeep.pulse,
         )
 
+    @property
+    def holders(self) -> list[dict[str, str]]:
+        """Who holds it now, as ``model_in_use`` names them."""
+        return self._holders.named()
+
     def refresh_health(self) -> None:
         """Take the worker's pulse in the background, once it has nothing else to do."""
         self._upkeep.refresh()
@@ -167,20 +176,9 @@ class Lane:
 
     # --- serving -----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def lease(self, holder: Mapping[str, str] | None = None) -> Iterator[None]:
-        """Hold the lane for the length of the block; ``holder`` is shown to whoever wants to unload it.
-
-        Without one the holder is a request (wire contract section 2, model_in_use).
-        """
-        number = next(self._numbers)
-        self._holders[number] = holder or {"kind": "request", "lease_id": f"lease-{number}"}
-        try:
-            yield
-        finally:
-            del self._holders[number]
-            if not self._holders:
-                self._upkeep.released()
+    def lease(self, holder: Mapping[str, str] | None = None) -> AbstractContextManager[None]:
+        """Hold the lane for the length of the block; ``holder`` is shown to whoever wants to unload it."""
+        return self._holders.lease(holder)
 
     async def embed(
         self, rows: Sequence[Sequence[int]], item_ids: Sequence[str], work: WorkClass | GroupPlan = WorkClass.BULK
@@ -210,6 +208,18 @@ class Lane:
         plan = self._planned("rerank", sequences, work)
         return await self._grouped(sequences, item_ids, plan, "rerank", FLOAT_BYTES)
 
+    async def checked(self, row: Sequence[int], case_id: str) -> bytes:
+        """What ``embed`` or ``rerank`` gives for one row of the check at load: no strike is cleared by it.
+
+        Raises:
+            EngineCrashed: the worker died, broke its protocol, or computed no numbers.
+
+        """
+        operation: _Grouped = "embed" if self.model.task == "embed" else "rerank"
+        plan = self.plan(operation, [len(row)], WorkClass.INTERACTIVE)
+        width = FLOAT_BYTES * (self._require_serving().dims if operation == "embed" else 1)
+        return await self._grouped([row], [case_id], plan, operation, width, serves=False)
+
     def plan(self, operation: _Grouped, counts: Sequence[int], work_class: WorkClass) -> GroupPlan:
         """How rows of ``counts`` tokens are computed, and what that is expected to take.
 
@@ -231,7 +241,14 @@ class Lane:
         return work if isinstance(work, GroupPlan) else self.plan(operation, [len(row) for row in rows], work)
 
     async def _grouped(
-        self, rows: Sequence[Sequence[int]], item_ids: Sequence[str], plan: GroupPlan, operation: _Grouped, width: int
+        self,
+        rows: Sequence[Sequence[int]],
+        item_ids: Sequence[str],
+        plan: GroupPlan,
+        operation: _Grouped,
+        width: int,
+        *,
+        serves: bool = True,
     ) -> bytes:
         """``width`` bytes of answer for each row, in the order given."""
         serving = self._require_serving()
@@ -247,7 +264,8 @@ class Lane:
             ]
 
             def over(place: int, exchange: Exchange, took_ms: float) -> None:
-                if self._account(serving, exchange, len(plan.groups[place])):
+                self.executed_ms += took_ms
+                if self._account(serving, exchange, len(plan.groups[place]) if serves else 0):
                     self.costs.learn(operation, plan.tokens[place], took_ms)
 
             run = GroupRun(self.turns, serving.worker, plan, requests, over)
@@ -303,7 +321,7 @@ class Lane:
         return await run.wait(place)
 
     def _account(self, serving: Serving, exchange: Exchange, rows: int) -> bool:
-        """Count what a worker did, whether or not the caller still waits; False where it did not do it."""
+        """Count the ``rows`` a worker served, whether or not the caller still waits; False where it did not do it."""
         try:
             exchange.outcome()
         except EngineCrashed:
@@ -311,8 +329,9 @@ class Lane:
             return False
         except Exception:
             return False
-        self.strikes.served()
-        self.rows_computed += rows
+        if rows:
+            self.strikes.served()
+            self.rows_computed += rows
         return True
 
     def _require_serving(self) -> Serving:
@@ -332,8 +351,22 @@ class Lane:
 
         """
         await self._residency.recycling_over()
-        self._refuse_held()
+        self._holders.refuse()
         await self._residency.start_unloading().outcome()
+
+    def unload_when_free(self) -> None:
+        """Stop the worker as soon as nobody holds the lane; a request that comes first only makes it later."""
+        self._leaving = True
+        if not self._holders:
+            self._freed()
+
+    def _freed(self) -> None:
+        if not self._leaving:
+            self._upkeep.released()
+            return
+        self._leaving = False
+        with suppress(ModelLoading):
+            self._residency.start_unloading()
 
     @asynccontextmanager
     async def replaced(self) -> AsyncIterator[None]:
@@ -342,7 +375,7 @@ class Lane:
         Raises what ``unload`` raises; nothing has changed then.
         """
         await self._residency.recycling_over()
-        self._refuse_held()
+        self._holders.refuse()
         self._residency.retire()
         try:
             await self._residency.start_unloading().outcome()
@@ -354,14 +387,6 @@ class Lane:
     async def close(self) -> None:
         """End the lane for good: stop its worker."""
         await self._residency.close()
-
-    def _refuse_held(self) -> None:
-        if self._holders:
-            name, holders = self.model.model_id, [dict(holder) for holder in self._holders.values()]
-            raise ModelInUse(
-                f"model {name!r} is held by {len(holders)} request(s) or job(s); wait for them, then unload",
-                details={"model_id": name, "holders": holders},
-            )
 
 
 def _numbers_of(exchange: Exchange, item_ids: Sequence[str]) -> bytes | bytearray:

@@ -58,6 +58,8 @@ class RegisteredModel:
     batch: BatchPolicy
     created_ms: int
     shards: tuple[WeightShard, ...] = ()
+    #: The entry whose lane this is; None for a model an operator loaded. Lanes of the catalog are not stored as models.
+    catalog_id: str | None = None
 
     @property
     def pair_template(self) -> PairTemplate:
@@ -71,8 +73,11 @@ class RegisteredModel:
 
     @property
     def certifiable(self) -> bool:
-        """Whether its class is certified at all: text from an engine that is not owned is not (reading 28)."""
-        return self.task != "generate" or self.manifest_digest is not None
+        """Whether its class is certified at all.
+
+        Text from an engine that is not owned is not (reading 28), nor is a lane of the catalog, which checks itself.
+        """
+        return self.catalog_id is None and (self.task != "generate" or self.manifest_digest is not None)
 
     def runtime_config(self, *, threads: int) -> dict[str, str]:
         """The string pairs of LOAD (reference page of the worker protocol)."""

@@ -51,6 +51,8 @@ class LaneRuntime:
     quarantine: QuarantinePolicy = FREE_FORM
     #: Called when a worker has loaded the lane's model.
     loaded: Callable[[], None] = lambda: None
+    #: What a refused LOAD becomes for those who wait for it.
+    load_error: Callable[[WorkerRefusal, RegisteredModel], Awaitable[SynapseError]] = load_error
 
 
 @dataclass(slots=True)
@@ -244,7 +246,7 @@ class Residency:
         try:
             reply, _ = await worker.request(message, operation="load")
         except WorkerRefusal as refusal:
-            raise await load_error(refusal, model) from refusal
+            raise await self._runtime.load_error(refusal, model) from refusal
         assert isinstance(reply, Loaded)
         return reply
 

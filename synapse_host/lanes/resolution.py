@@ -1,17 +1,63 @@
-"""Which lane answers a request, decided from its model and constraints; never a substitute."""
+"""Which lane answers a request, decided from its model and constraints; never a substitute.
+
+The first steps of the serving check order (readings, section 1): task, id, fingerprint, backend, install. What is left
+to check belongs to the lane that was found.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
-from synapse_host.errors import InvalidRequest, MigrationRequired, SubstitutionRejected
+from synapse_host.catalog.entries import Catalog, CatalogBackend, CatalogEntry
+from synapse_host.errors import InvalidRequest, MigrationRequired, SubstitutionRejected, UnknownModel
 from synapse_host.hookspecs import Task
+from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 
 
-def resolve_lane(
+@dataclass(frozen=True, slots=True)
+class CatalogTarget:
+    """An entry, and the row where the request pins one."""
+
+    entry: CatalogEntry
+    row: CatalogBackend | None
+
+    @property
+    def task(self) -> str:
+        """What the entry is for."""
+        return self.entry.task
+
+    @property
+    def model_id(self) -> str:
+        """The id that was meant."""
+        return self.entry.lane_id(self.row.backend) if self.row else self.entry.id
+
+
+@dataclass(frozen=True, slots=True)
+class FreeFormTarget:
+    """A lane of a model an operator loaded."""
+
+    lane: Lane
+
+    @property
+    def task(self) -> str:
+        """What the model is for."""
+        return self.lane.model.task
+
+    @property
+    def model_id(self) -> str:
+        """Its id."""
+        return self.lane.model.model_id
+
+
+Target = CatalogTarget | FreeFormTarget
+
+
+async def resolve_lane(
     lanes: LaneTable,
+    shelf: CatalogShelf,
     *,
     task: Task,
     model: str | None,
@@ -23,62 +69,122 @@ def resolve_lane(
 ) -> Lane:
     """The lane for ``model``, which may be an id or a fingerprint, or for ``required_fingerprint`` alone.
 
-    ``equivalents`` are identities that may stand in for the required one; of several lanes that have one, a
-    ``preferred`` one is taken.
+    Without either it is the task's default entry. ``equivalents`` are identities that may stand in for the required
+    one; of several lanes that have one, a ``preferred`` one is taken. None stands in for a pin of the catalog, and no
+    lane of the catalog for anything.
 
     Raises:
-        InvalidRequest: no model named, or one of another task.
-        UnknownModel: the id is not registered.
+        InvalidRequest: no model named and no default, or a model of another task.
+        UnknownModel: the id is neither of the catalog nor registered.
         SubstitutionRejected: the lane's fingerprint is not the required one.
         MigrationRequired: the caller's alias epoch is newer than the host's table.
+        BackendUnavailable: the model is of the catalog and does not run here.
+        SynapseError: ``model_not_installed``.
 
     """
-    lane = _named_lane(lanes, task, model, required_fingerprint, equivalents, preferred)
-    if lane.model.task != task:
-        raise InvalidRequest(
-            f"model {lane.model.model_id!r} is for {lane.model.task}, not {task}; use a model of that task",
-            details={"catalog_id": lane.model.model_id, "requested_task": task, "catalog_task": lane.model.task},
-        )
-    accepted = (required_fingerprint, *equivalents)
-    if required_fingerprint is not None and lane.model.fingerprint not in accepted:
-        raise SubstitutionRejected(
-            f"model {lane.model.model_id!r} has fingerprint {lane.model.fingerprint}, "
-            f"not the required {required_fingerprint!r}; rebuild the index or require the present one",
-            details={"lane_id": lane.model.model_id, "required_fingerprint": required_fingerprint},
-        )
+    catalog = shelf.standing.catalog
+    if required_fingerprint is not None and catalog.of_fingerprint(required_fingerprint) is not None:
+        equivalents = ()
+    target = _named(lanes, catalog, task, model, required_fingerprint)
+    if target is None:
+        assert required_fingerprint is not None
+        target = FreeFormTarget(_of_fingerprint(lanes, task, required_fingerprint, equivalents, preferred))
+    if target.task != task:
+        raise _wrong_task(target, task)
+    if required_fingerprint is not None:
+        target = _agreeing(target, required_fingerprint, equivalents)
     if required_epoch is not None and required_epoch > table_epoch:
         raise MigrationRequired(
             f"required_epoch {required_epoch} is newer than the host's alias table, epoch {table_epoch}; "
             "check the index with aliases.check_index",
             details={"required_epoch": required_epoch, "table_epoch": table_epoch},
         )
-    return lane
+    if isinstance(target, FreeFormTarget):
+        return target.lane
+    return await shelf.select(target.entry, target.row)
 
 
-def _named_lane(
-    lanes: LaneTable,
-    task: Task,
-    model: str | None,
-    required_fingerprint: str | None,
-    equivalents: Collection[str],
-    preferred: Callable[[Lane], bool],
-) -> Lane:
+def find_target(lanes: LaneTable, catalog: Catalog, model: str) -> Target | None:
+    """What ``model`` means: a catalog id, a declared lane id, a pin, a registered id or its fingerprint; else None."""
+    entry = catalog.entry(model)
+    if entry is not None:
+        return CatalogTarget(entry, None)
+    declared = catalog.lane(model) or catalog.of_fingerprint(model)
+    if declared is not None:
+        return CatalogTarget(*declared)
+    if catalog.reserves(model):
+        return None
+    lane = lanes.find(model) or next((lane for lane in lanes if lane.model.fingerprint == model), None)
+    return None if lane is None else FreeFormTarget(lane)
+
+
+def unknown_model(lanes: LaneTable, catalog: Catalog, model: str) -> UnknownModel:
+    """The refusal of an id that means nothing here."""
+    known = sorted({*(lane.model.model_id for lane in lanes), *(entry.id for entry in catalog)})
+    return UnknownModel(
+        f"no model {model!r}; known are {', '.join(known) or 'none'}. Use one of them, or load it with model.load",
+        details={"model_id": model},
+    )
+
+
+def _named(lanes: LaneTable, catalog: Catalog, task: Task, model: str | None, fingerprint: str | None) -> Target | None:
+    """What the request means; None where it names an identity alone, and none of the catalog."""
     if model is not None:
-        by_id = lanes.find(model)
-        if by_id is not None:
-            return by_id
-        by_identity = next((lane for lane in lanes if lane.model.fingerprint == model), None)
-        return by_identity or lanes.get(model)
-    if required_fingerprint is not None:
-        standing_in = (
-            []
-            if lanes.serves(required_fingerprint)
-            else [lane for lane in lanes if lane.model.fingerprint in equivalents and lane.model.task == task]
-        )
-        first = next(filter(preferred, standing_in), next(iter(standing_in), None))
-        return first or lanes.of_fingerprint(required_fingerprint)
+        target = find_target(lanes, catalog, model)
+        if target is None:
+            raise unknown_model(lanes, catalog, model)
+        return target
+    if fingerprint is not None:
+        pinned = catalog.of_fingerprint(fingerprint)
+        return CatalogTarget(*pinned) if pinned else None
+    default = catalog.default(task)
+    if default is not None:
+        return CatalogTarget(default, None)
     known = ", ".join(lane.model.model_id for lane in lanes if lane.model.task == task) or "none"
     raise InvalidRequest(
-        f"no model named and no default for {task} is installed; give model, one of: {known}",
-        details={"parameter": "model"},
+        f"no model named and {task} has no default; give model, one of: {known}", details={"parameter": "model"}
+    )
+
+
+def _wrong_task(target: Target, task: Task) -> InvalidRequest:
+    name = target.entry.id if isinstance(target, CatalogTarget) else target.model_id
+    return InvalidRequest(
+        f"model {name!r} is for {target.task}, not {task}; use a model of that task",
+        details={"catalog_id": name, "requested_task": task, "catalog_task": target.task},
+    )
+
+
+def _of_fingerprint(
+    lanes: LaneTable, task: Task, fingerprint: str, equivalents: Collection[str], preferred: Callable[[Lane], bool]
+) -> Lane:
+    """The registered lane of an identity, else one that may stand in for it; raises ``SubstitutionRejected``."""
+    if lanes.serves(fingerprint):
+        return lanes.of_fingerprint(fingerprint)
+    standing_in = [
+        lane
+        for lane in lanes
+        if lane.model.fingerprint in equivalents and lane.model.task == task and lane.model.catalog_id is None
+    ]
+    first = next(filter(preferred, standing_in), next(iter(standing_in), None))
+    return first or lanes.of_fingerprint(fingerprint)
+
+
+def _agreeing(target: Target, fingerprint: str, equivalents: Collection[str]) -> Target:
+    """``target`` pinned to the row of ``fingerprint``; raises ``SubstitutionRejected`` where that is another's."""
+    lane_id: str | None = target.model_id
+    if isinstance(target, FreeFormTarget):
+        actual = target.lane.model.fingerprint
+        if actual == fingerprint or actual in equivalents:
+            return target
+    else:
+        rows = [target.row] if target.row else list(target.entry.backends)
+        agreeing = next((row for row in rows if row.fingerprint == fingerprint), None)
+        if agreeing is not None:
+            return CatalogTarget(target.entry, agreeing)
+        actual = " or ".join(row.fingerprint for row in rows) or "none"
+        lane_id = target.model_id if target.row else None
+    raise SubstitutionRejected(
+        f"model {target.model_id!r} has fingerprint {actual}, not the required {fingerprint!r}; "
+        "rebuild the index or require the present one",
+        details={"lane_id": lane_id, "required_fingerprint": fingerprint},
     )

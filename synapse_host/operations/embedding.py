@@ -16,6 +16,7 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
 from synapse_host.operations.constraints import Constraints, Name, Params
 from synapse_host.operations.envelope import truncation_disclosure
+from synapse_host.operations.lane_door import refuse_too_long
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
 from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.model_tokenizer import EncodedText
@@ -91,9 +92,9 @@ class EmbeddingService:
     ) -> Reply:
         refuse_longest(ids, texts, self.limits.max_text_chars)
         budget = self.desk.budgets.of(constraints, context)
-        lane = self.desk.certified_lane("embed", model, constraints)
+        lane = await self.desk.door.certified_lane("embed", model, constraints)
         with lane.lease():
-            await lane.ensure_ready(budget)
+            await self.desk.door.ready(lane, budget)
             return await self._admitted(lane, ids, texts, budget, work_class)
 
     async def _admitted(
@@ -102,6 +103,7 @@ class EmbeddingService:
         with self.desk.gate.holding(request_bytes(texts)) as hold:
             encode = partial(lane.tokenizer.encode, texts)
             rows = await self.desk.tokenised(lane, budget, hold, sum(map(len, texts)), encode)
+            refuse_too_long(lane, ids, [row.submitted_tokens for row in rows])
             _refuse_wordless(rows, ids)
             total = sum(row.effective_tokens for row in rows)
             if len(rows) > 1 and total > self.limits.max_tokens:

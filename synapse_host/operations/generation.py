@@ -57,16 +57,16 @@ class GenerationService:
         self._refuse_grammar(params.grammar)
         self._refuse_longest(params.prompt)
         budget = self.desk.budgets.of(params, context)
-        lane = self.desk.available_lane("generate", model, params)
+        lane = await self.desk.door.available_lane("generate", model, params)
         self._require_certified(lane)
         with lane.lease():
-            await lane.ensure_ready(budget)
+            await self.desk.door.ready(lane, budget)
             return await self._admitted(lane, params, budget)
 
     def _require_certified(self, lane: Lane) -> None:
         """Only text of this project's own engines is certified; another's has nothing to be held against."""
         if lane.model.certifiable:
-            self.desk.ledger.require_certified(lane.model)
+            self.desk.door.ledger.require_certified(lane.model)
 
     def _refuse_ceiling(self, asked: int) -> None:
         if asked > self.limits.max_tokens:

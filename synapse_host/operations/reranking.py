@@ -15,6 +15,7 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
 from synapse_host.operations.constraints import Constraints, Name
 from synapse_host.operations.envelope import truncation_disclosure
+from synapse_host.operations.lane_door import refuse_too_long
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.pairs import ComposedPair
@@ -27,6 +28,8 @@ CANDIDATE_BYTES = 4096
 #: Characters a candidate counts for, beside its own and the query's, when deciding where pairs are composed: composing
 #: one takes some 5 µs however short it is.
 COMPOSING_CHARS = 8
+#: Tokens no pair has.
+WHOLE_PAIR = 2**31
 
 
 class RerankScoreParams(Constraints):
@@ -57,9 +60,9 @@ class RerankingService:
         ids = [str(place) for place in range(len(params.candidates))]
         refuse_longest(["query", *ids], [params.query, *params.candidates], self.max_text_chars)
         budget = self.desk.budgets.of(params, context)
-        lane = self.desk.certified_lane("rerank", _model_of(params), params)
+        lane = await self.desk.door.certified_lane("rerank", _model_of(params), params)
         with lane.lease():
-            await lane.ensure_ready(budget)
+            await self.desk.door.ready(lane, budget)
             pairs, data = await self._admitted(lane, params, ids, budget)
         return self._reply(lane, pairs, data)
 
@@ -69,8 +72,11 @@ class RerankingService:
         # The query is charged with every candidate, since it is computed with each.
         size = sum(map(len, params.candidates)) + (len(params.query) + CANDIDATE_BYTES) * len(ids)
         with self.desk.gate.holding(size) as hold:
-            compose = partial(lane.pairs.compose, params.query, params.candidates)
+            # A lane of the catalog refuses a long pair with its length, so it has to be composed whole.
+            limit = None if lane.model.catalog_id is None else WHOLE_PAIR
+            compose = partial(lane.pairs.compose, params.query, params.candidates, limit=limit)
             pairs = await self.desk.tokenised(lane, budget, hold, _composing_work(params), compose)
+            refuse_too_long(lane, ids, [pair.submitted_tokens for pair in pairs])
             plan = lane.plan("rerank", [len(pair.ids) for pair in pairs], work_class(len(ids)))
             compute = partial(lane.rerank, [pair.ids for pair in pairs], ids, plan)
             return pairs, await self.desk.computed(lane, budget, plan, compute)

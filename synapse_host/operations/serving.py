@@ -9,15 +9,12 @@ from typing import Any, TypeVar
 
 from synapse_host.admission.gate import Budget, ByteHold, Gate
 from synapse_host.certification.alias_table import AliasTable
-from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.errors import DeadlineExceeded, InvalidRequest
-from synapse_host.hookspecs import Task
 from synapse_host.lanes.group_run import GroupPlan
 from synapse_host.lanes.lane import Lane
-from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.resolution import resolve_lane
-from synapse_host.operations.constraints import BudgetRule, Constraints
+from synapse_host.operations.constraints import BudgetRule
 from synapse_host.operations.envelope import inference_envelope
+from synapse_host.operations.lane_door import LaneDoor
 from synapse_host.operations.tokenising import INLINE_TOKENIZING_CHARS, TokenisingPool
 from synapse_host.time_limits import TimeLimits
 
@@ -28,37 +25,13 @@ Answer = TypeVar("Answer")
 class ServingDesk:
     """What every inference method needs of the host."""
 
-    lanes: LaneTable
+    door: LaneDoor
     gate: Gate
-    ledger: CertificationLedger
     aliases: AliasTable
     budgets: BudgetRule
     module_generation: int
     tokenising: TokenisingPool = field(default_factory=TokenisingPool)
     deadlines: TimeLimits = field(default_factory=TimeLimits)
-
-    def certified_lane(self, task: Task, model: str | None, constraints: Constraints) -> Lane:
-        """The lane that may answer; raises what ``available_lane`` and a missing certification raise."""
-        lane = self.available_lane(task, model, constraints)
-        self.ledger.require_certified(lane.model)
-        return lane
-
-    def available_lane(self, task: Task, model: str | None, constraints: Constraints) -> Lane:
-        """The lane asked for, certified or not; raises what ``resolve_lane`` and a quarantine raise."""
-        wanted = constraints.fingerprint
-        substitutes = self.aliases.equivalents(wanted) if wanted and constraints.accepts_equivalent else ()
-        lane = resolve_lane(
-            self.lanes,
-            task=task,
-            model=model,
-            required_fingerprint=wanted,
-            equivalents=substitutes,
-            preferred=lambda lane: self.ledger.is_certified(lane.model),
-            required_epoch=constraints.required_epoch,
-            table_epoch=self.aliases.epoch,
-        )
-        lane.refuse_quarantined()
-        return lane
 
     async def tokenised(
         self, lane: Lane, budget: Budget, hold: ByteHold, characters: int, work: Callable[[], Answer]
