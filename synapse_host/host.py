@@ -19,7 +19,6 @@ from anyio.abc import TaskGroup
 
 from synapse_host.admission.device_turns import Devices
 from synapse_host.admission.gate import Gate
-from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.certification.alias_table import AliasTable
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
 from synapse_host.certification.self_check import SelfCheckRow
@@ -31,10 +30,11 @@ from synapse_host.certification.stored_rows import (
 )
 from synapse_host.certification.stored_self_checks import check_of
 from synapse_host.certification.stored_self_checks import row_of as check_row
-from synapse_host.downloads.installs import Installs
-from synapse_host.downloads.stored_installs import install_of
+from synapse_host.downloads.opening import open_room
+from synapse_host.downloads.room import DownloadRoom
 from synapse_host.host_catalog import HostCatalog
 from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
+from synapse_host.jobs.counters import JobCounters
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.guarded_tasks import GuardedTasks
 from synapse_host.lanes.health_refresh import HealthRefresh
@@ -44,7 +44,9 @@ from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.stored_models import model_of, row_of
 from synapse_host.operations.aliasing import AliasService, take_rows
+from synapse_host.operations.caching import CachingService
 from synapse_host.operations.constraints import BudgetRule
+from synapse_host.operations.downloading import DownloadingService
 from synapse_host.operations.embedding import EmbeddingService, InlineLimits
 from synapse_host.operations.generation import GenerationLimits, GenerationService
 from synapse_host.operations.lane_door import LaneDoor
@@ -64,7 +66,6 @@ from synapse_host.socket_paths import worker_socket_folder, worker_socket_path
 from synapse_host.store.alias_store import AliasStore
 from synapse_host.store.certification_store import CertificationStore
 from synapse_host.store.database import Store
-from synapse_host.store.install_store import InstallStore
 from synapse_host.store.model_store import ModelStore
 from synapse_host.store.module_store import ModuleStore
 from synapse_host.store.self_check_store import SelfCheckStore
@@ -76,8 +77,6 @@ from synapse_host.tokenization.pairs import LaneTokenizer
 log = logging.getLogger("synapse_host")
 
 STORE_FILE = "synapse.sqlite3"
-#: Below the cache directory: content by digest.
-MODEL_CACHE = "models"
 
 
 def _now_ms() -> int:
@@ -91,7 +90,6 @@ class _Stores:
     certifications: CertificationStore
     aliases: AliasStore
     checks: SelfCheckStore
-    installs: InstallStore
 
 
 class Host:
@@ -105,7 +103,8 @@ class Host:
         generation: int,
         tasks: TaskGroup,
         jobs: TaskGroup,
-        cache: BlobCache,
+        counters: JobCounters,
+        downloads: DownloadRoom,
     ) -> None:
         self.settings = settings
         self.machine = machine
@@ -135,20 +134,20 @@ class Host:
         self._tasks = tasks
         self._jobs = jobs
         self._worker_numbers = 0
-        self.cache = cache
-        self.installs = Installs()
+        self.counters = counters
+        self.downloads = downloads
         self.catalog = HostCatalog(
             settings,
             self.lanes,
-            self.installs,
-            blobs=cache,
-            damage=self._damage,
+            downloads.installs,
+            blobs=downloads.cache,
+            damage=downloads.verifier.doubt,
             runtime=self._runtime,
             start_worker=self._start_worker,
             save_check=self._save_check,
             tasks=tasks,
             os_build=machine.os_build,
-            open_download=lambda entry: None,
+            open_download=lambda entry: downloads.jobs.open_job(entry.id, entry.manifest_digest),
         )
 
     def profile_hash(self, model: RegisteredModel) -> str:
@@ -185,7 +184,9 @@ class Host:
                     settings.microllm.max_tokens, settings.microllm.grammar_enabled, settings.inline.max_text_chars
                 ),
             ),
-            LoadingService(self.lanes, self.registrar, loads, generation),
+            LoadingService(self.lanes, self.registrar, loads, self.downloads.jobs, generation),
+            DownloadingService(catalog.standing, self.downloads, self.downloads.removal([catalog.shelf])),
+            CachingService(self.downloads, _now_ms, generation),
             ProbingService(self.lanes, self.ledger, probes, self._probe, self.machine, generation),
             ListingService(self.lanes, self.ledger, self.aliases, generation),
             AliasService(
@@ -196,9 +197,11 @@ class Host:
         return Registry(method for service in services for method in service.methods())
 
     async def restore(self) -> None:
-        """Bring back what the store holds: registered models as unloaded lanes, and their certifications."""
+        """Bring back what the store holds: registered models as unloaded lanes, their certifications, installs."""
         take_rows(self.aliases, await self._stores.aliases.all())
-        for row in await self._stores.models.all():
+        rows = await self._stores.models.all()
+        await self.downloads.start({row.model_id for row in rows})
+        for row in rows:
             model = model_of(row)
             self.registrar.open_lane(model)
             profile_hash = self.profile_hash(model)
@@ -210,8 +213,6 @@ class Host:
                 )
         for check in await self._stores.checks.all():
             self.catalog.checks.restore(check_of(check))
-        for stored in await self._stores.installs.all():
-            self.installs.put(install_of(stored))
 
     def watch_health(self) -> None:
         """Look at every worker now and then, from here on."""
@@ -222,6 +223,7 @@ class Host:
         async with anyio.create_task_group() as closing:
             for lane in self.lanes:
                 closing.start_soon(lane.close)
+        self.downloads.close()
         self._tokenising.close()
         self._output.say_left_out()
 
@@ -235,12 +237,6 @@ class Host:
 
     async def _save_check(self, check: SelfCheckRow) -> None:
         await self._stores.checks.save(check_row(check))
-
-    async def _damage(self, sha256: str) -> None:
-        """Content of the cache is missing or is not what its digest says."""
-        await anyio.to_thread.run_sync(self.cache.verify, sha256)
-        hit = [(install.catalog_id, install.manifest_digest) for install in self.installs.invalidate(sha256)]
-        await self._stores.installs.invalidate(hit, sha256)
 
     async def _save_model(self, model: RegisteredModel) -> None:
         await self._stores.models.save(row_of(model))
@@ -330,15 +326,17 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
             CertificationStore(store),
             AliasStore(store),
             SelfCheckStore(store),
-            InstallStore(store),
         )
-        cache = BlobCache.open(settings.paths.cache_dir / MODEL_CACHE, await modules.host_id())
         generation = await modules.begin_generation()
         async with anyio.create_task_group() as tasks:
             try:
                 # Jobs end before the lanes they use: a probe must not take its lane's stop for a fault of the engine.
                 async with anyio.create_task_group() as jobs:
-                    host = Host(settings, stores, machine, generation, _guarded(tasks), _guarded(jobs), cache)
+                    counters = JobCounters()
+                    downloads = await open_room(settings, store, counters, _guarded(jobs), _now_ms)
+                    host = Host(
+                        settings, stores, machine, generation, _guarded(tasks), _guarded(jobs), counters, downloads
+                    )
                     await host.restore()
                     host.watch_health()
                     try:

@@ -14,8 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
 from synapse_host.errors import SettingsInvalid
 from synapse_host.socket_paths import host_socket_path
@@ -94,6 +104,36 @@ class MicrollmSettings(_Section):
     grammar_enabled: bool = Field(False, description="Admit grammars where a certified lane obeys them; none does yet.")
 
 
+def _web_address(text: str) -> str:
+    parts = urlsplit(text)
+    if text and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment):
+        raise ValueError("must be an http or https address such as https://hub.example (HF_ENDPOINT is read here too)")
+    return text
+
+
+WebAddress = Annotated[str, AfterValidator(_web_address)]
+
+
+class DownloadSettings(_Section):
+    """Where models are downloaded from."""
+
+    endpoint: WebAddress = Field("https://huggingface.co", min_length=1, description="Hub that models come from.")
+    mirror: WebAddress = Field("", description="Asked before the hub, for the same paths; empty: none.")
+
+
+class CacheSettings(_Section):
+    """Where downloaded models are kept; several hosts of a user may share one directory."""
+
+    directory: str = Field("", description="Absolute path of the model cache; empty: `models` below the cache files.")
+    max_bytes: int = Field(32 * 1024 * MIB, ge=0, description="Bytes past which what nothing needs is given up.")
+
+    @model_validator(mode="after")
+    def _is_absolute(self) -> CacheSettings:
+        if self.directory and not Path(self.directory).is_absolute():
+            raise ValueError(f"directory ({self.directory!r}) is not an absolute path; give the whole path")
+        return self
+
+
 class MetalSettings(_Section):
     """The Metal backends on a machine without Metal, for their developers."""
 
@@ -151,11 +191,20 @@ class Settings(_Section):
     worker: WorkerSettings = Field(default_factory=lambda: WorkerSettings())
     probe: ProbeSettings = Field(default_factory=lambda: ProbeSettings())
     microllm: MicrollmSettings = Field(default_factory=lambda: MicrollmSettings())
+    downloads: DownloadSettings = Field(default_factory=lambda: DownloadSettings())
+    cache: CacheSettings = Field(default_factory=lambda: CacheSettings())
     metal: MetalSettings = Field(default_factory=lambda: MetalSettings())
     aliases: AliasSettings = Field(default_factory=lambda: AliasSettings())
     catalog: CatalogSettings = Field(default_factory=lambda: CatalogSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
     paths: Paths = Field(exclude=True)
+    #: ``HF_TOKEN``: never in a file of ours, in no log and in no message.
+    hub_token: SecretStr | None = Field(None, exclude=True)
+
+    @property
+    def model_cache(self) -> Path:
+        """The directory of the model cache."""
+        return Path(self.cache.directory) if self.cache.directory else self.paths.cache_dir / "models"
 
     @property
     def of_backends(self) -> dict[str, dict[str, str]]:
@@ -178,6 +227,8 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "worker": WorkerSettings,
     "probe": ProbeSettings,
     "microllm": MicrollmSettings,
+    "downloads": DownloadSettings,
+    "cache": CacheSettings,
     "metal": MetalSettings,
     "aliases": AliasSettings,
     "catalog": CatalogSettings,
@@ -216,13 +267,22 @@ def load_settings(environ: Mapping[str, str] | None = None, config_file: Path | 
     if config_file is not None:
         paths = replace(paths, config_file=config_file)
     explicit = config_file is not None or bool(environ.get("SYNAPSE_CONFIG_FILE"))
-    values = _read_toml(paths.config_file, must_exist=explicit)
+    values = _with_hub(_read_toml(paths.config_file, must_exist=explicit), environ)
     sections = {name: _section(name, values.pop(name, {}), environ, paths.config_file) for name in SECTIONS}
     if values:
         raise SettingsInvalid(
             f"{paths.config_file}: unknown section or key {next(iter(values))!r}; known sections: {', '.join(SECTIONS)}"
         )
-    return Settings.model_validate({**sections, "paths": paths})
+    token = environ.get("HF_TOKEN", "").strip()
+    return Settings.model_validate({**sections, "paths": paths, "hub_token": SecretStr(token) if token else None})
+
+
+def _with_hub(values: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The file's values, with ``HF_ENDPOINT`` as the hub where the file names none."""
+    endpoint, given = environ.get("HF_ENDPOINT"), values.get("downloads", {})
+    if not endpoint or not isinstance(given, dict):
+        return values
+    return {**values, "downloads": {"endpoint": endpoint, **given}}
 
 
 def _as_text(value: object) -> str:

@@ -96,6 +96,18 @@ class BlobCache:
         assert changed is not None
         return changed
 
+    def describe(self, digest: str, *, file_format: str, sanitized_tokenizer_digest: str | None) -> None:
+        """Say what content is; ``unknown`` and None say nothing. Raises ``StoreFailure``."""
+
+        def described(metadata: BlobMetadata | None) -> BlobMetadata | None:
+            if metadata is None:
+                return None
+            kind = metadata.format if file_format == "unknown" else file_format
+            tokenizer = sanitized_tokenizer_digest or metadata.sanitized_tokenizer_digest
+            return replace(metadata, format=kind, sanitized_tokenizer_digest=tokenizer)
+
+        self._change(read_digest(digest), described)
+
     def unpin(self, digest: str, owner: str | None = None) -> None:
         """Take the owner's pin back, whatever became of the content; other pins stay. Raises ``StoreFailure``."""
         owner = owner or self.owner

@@ -12,16 +12,16 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from synapse_host.downloads.installs import Install, InstallMember
 from synapse_host.downloads.job import DownloadJob, DownloadState, flat_status
 from synapse_host.downloads.manifest import Manifest
 from synapse_host.downloads.runner import ActiveDownload, Runner
 from synapse_host.downloads.seams import Holder
+from synapse_host.downloads.stored_installs import install_of
 from synapse_host.errors import InvalidRequest, ModuleRestarted
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.store.download_tables import DownloadKeyRow, DownloadRow
-from synapse_host.store.install_store import InstallStore, StoredInstall
+from synapse_host.store.install_store import InstallStore
 
 JOB_KIND = "models.download"
 
@@ -110,7 +110,7 @@ class DownloadJobs:
     async def reconcile(self, stored: InstallStore) -> None:
         """Read the installs, and fail what an earlier process left open (reading 5); for the boot, before any job."""
         for found in await stored.all():
-            self._runner.installs.put(_install_of(found))
+            self._runner.installs.put(install_of(found))
         error = ModuleRestarted("the host restarted before the download ended; download again")
         rows = await self._store.fail_open(self._rules.now_ms(), json.dumps(error.to_wire()))
         for _ in rows:
@@ -186,14 +186,3 @@ class DownloadJobs:
 def _status_of(row: DownloadRow) -> dict[str, Any]:
     state = DownloadState.QUEUED if row.state == "open" else row.state
     return flat_status(row.job_id, state, json.loads(row.error_json) if row.error_json else None)
-
-
-def _install_of(stored: StoredInstall) -> Install:
-    row, members = stored
-    return Install(
-        row.catalog_id,
-        row.manifest_digest,
-        {each.role: InstallMember(each.role, each.name, each.sha256, each.size) for each in members},
-        valid=row.valid,
-        installed_ms=row.installed_ms,
-    )

@@ -69,6 +69,17 @@ class ContentVerifier:
                 actual_size=found.size if found else None,
             )
 
+    async def doubt(self, sha256: str) -> None:
+        """Look at content that somebody found missing or damaged; what is whole after all stays in use.
+
+        Raises:
+            StoreFailure: the cache or the store cannot be read or written.
+
+        """
+        found = await self._hashed(sha256)
+        if found is None or found.sha256 != sha256:
+            await self._withdraw(sha256)
+
     async def note(self, sha256: str) -> None:
         """Believe content that was hashed as it was written."""
         facts = await anyio.to_thread.run_sync(self._facts, sha256)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from synapse_host.downloads.download_jobs import JOB_KIND, DownloadJobs
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import DType, Pooling, Task
 from synapse_host.lanes.lane import Lane
@@ -80,6 +81,7 @@ class LoadingService:
     lanes: LaneTable
     registrar: ModelRegistrar
     jobs: ManagementJobs
+    downloads: DownloadJobs
     module_generation: int
 
     def methods(self) -> list[Method]:
@@ -110,10 +112,13 @@ class LoadingService:
         enter("ready")
 
     async def status(self, params: ModelStatusParams, context: RequestContext) -> Reply:
-        """The state of a load job or of a model."""
+        """The state of a load job, a download job or a model."""
         if (params.job_id is None) == (params.model_id is None):
             raise InvalidRequest("model.status takes exactly one of job_id and model_id", channel=True)
         if params.job_id is not None:
+            download = await self.downloads.find(params.job_id)
+            if download is not None:
+                return self._answer({"kind": JOB_KIND, **download})
             return self._answer(self.jobs.get(params.job_id).to_wire())
         assert params.model_id is not None
         return self._answer(_lane_status(self.lanes.get(params.model_id)))

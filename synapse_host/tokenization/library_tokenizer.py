@@ -26,13 +26,18 @@ def open_tokenizer(data: bytes, *, vocab_size: int) -> tuple[Any, str]:
     """
     from tokenizers import Tokenizer
 
-    digest = sha256_hex(_sanitized(data))
+    digest = sanitized_digest(data)
     with library_faults("is no tokenizer the library can load"):
         tokenizer = Tokenizer.from_buffer(data)
         tokenizer.no_padding()
         tokenizer.no_truncation()
     _check_vocabulary(tokenizer, vocab_size)
     return tokenizer, digest
+
+
+def sanitized_digest(data: bytes) -> str:
+    """The identity of a tokenizer.json (reading 6); raises ``InvalidRequest`` for one that is no JSON."""
+    return sha256_hex(_sanitized(data))
 
 
 def refuse_file(fault: str, **details: Any) -> NoReturn:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from synapse_host.client.blocking_client import Client
+from synapse_host.errors import SynapseError
 from synapse_host.testing.documented_pages import PageRun
 from synapse_host.testing.running_host import RunningHost, load_model
 from synapse_host.testing.tiny_gguf import TinyDecoder, write_tiny_decoder
@@ -57,6 +59,13 @@ def keys_of(value: Any) -> Iterator[str]:
             yield from keys_of(inner)
 
 
+def refused(client: Client, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """The details of a refusal."""
+    with pytest.raises(SynapseError) as refusal:
+        client.call(method, params)
+    return refusal.value.details or {}
+
+
 @pytest.fixture(scope="session")
 def answers(
     tutorial: PageRun, documented_host: RunningHost, tmp_path_factory: pytest.TempPathFactory
@@ -86,6 +95,11 @@ def answers(
             "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
             "rerank.score": client.call("rerank.score", {"model": "ranker", "query": "a", "candidates": ["b"]}),
             "microllm.oneshot": client.call("microllm.oneshot", {"model": "gen", "prompt": "a", "max_tokens": 2}),
+            "models.download": refused(client, "models.download", {"catalog_id": "gte-modernbert-base"}),
+            "models.download.cancel": refused(client, "models.download.cancel", {"job_id": "none"}),
+            "models.remove": client.call("models.remove", {"catalog_id": "gte-modernbert-base"}),
+            "cache.pin": client.call("cache.pin", {"source_url": str(decoder / "model.gguf")}),
+            "cache.gc": client.call("cache.gc", {"grace_ms": 0}),
             "model.status": client.model_status(model_id="minilm"),
             "model.unload": client.model_unload("minilm"),
             "model.load": client.model_load(source="file", path="/nonexistent", engine="cpu"),

@@ -1,0 +1,84 @@
+"""Single files for the cache, outside the catalog: from a pinned address or from this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+import anyio.to_thread
+
+from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.metadata import BlobMetadata
+from synapse_host.downloads.manifest import WantedFile
+from synapse_host.downloads.room import DownloadRoom
+from synapse_host.errors import ArtifactInvalid, InvalidRequest
+from synapse_host.model_files.source_files import open_regular, read_file
+from synapse_host.tokenization.library_tokenizer import sanitized_digest
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+#: Larger than any published tokenizer.json.
+_TOKENIZER_BYTES = 256 * 1024 * 1024
+
+
+def is_pinned_address(source: str, expected_sha256: str | None) -> bool:
+    """Whether ``source`` is on the network; refused before any of it is asked unless the content is pinned.
+
+    Raises:
+        InvalidRequest: an address without a digest or of a branch, or neither an address nor an absolute path; details
+            ``source_url``.
+
+    """
+    if source.startswith(("http://", "https://")):
+        if expected_sha256 is None:
+            raise _refused(source, "has no digest to be held against; give expected_digest")
+        if "/resolve/main/" in source:
+            raise _refused(source, "names a branch, which moves; name a revision")
+        return True
+    if not source.startswith(("/", "file:///")):
+        raise _refused(source, "is neither an http(s) address nor an absolute path; correct it")
+    return False
+
+
+async def fetch_pinned(room: DownloadRoom, source: str, sha256: str, owner: str) -> BlobMetadata:
+    """The content of an address in the cache, pinned by ``owner``; not asked for where it is here and whole.
+
+    Raises as ``Fetcher.fetch``.
+    """
+    name = PurePosixPath(urlsplit(source).path).name or "file"
+    cache = room.cache
+    if await anyio.to_thread.run_sync(cache.find, sha256) is None or not await _is_whole(room, name, sha256):
+        await room.source.fetch(WantedFile("file", name, sha256, None, source), owner=owner, on_bytes=lambda _: None)
+        await room.verifier.note(sha256)
+    return await anyio.to_thread.run_sync(cache.pin, sha256, owner)
+
+
+def read_in(cache: BlobCache, source: str, expected_sha256: str | None, owner: str) -> BlobMetadata:
+    """The content of a file of this machine in the cache, pinned by ``owner``. Blocks.
+
+    Raises:
+        ArtifactInvalid: it cannot be read, or is not what is expected.
+        StoreFailure: the cache cannot be written.
+
+    """
+    path = Path(unquote(urlsplit(source).path) if source.startswith("file:") else source)
+    with open_regular(path) as descriptor, open(descriptor, "rb", closefd=False) as file, cache.ingest() as ingest:
+        while block := file.read(_BLOCK_BYTES):
+            ingest.write(block)
+        return ingest.commit(name=path.name, source_url=path.as_uri(), owner=owner, expected_sha256=expected_sha256)
+
+
+def tokenizer_digest(path: Path) -> str:
+    """The identity of a tokenizer.json of this machine; raises ``ArtifactInvalid``, ``InvalidRequest``. Blocks."""
+    return sanitized_digest(read_file(path, limit=_TOKENIZER_BYTES))
+
+
+async def _is_whole(room: DownloadRoom, name: str, sha256: str) -> bool:
+    try:
+        await room.verifier.require(name, sha256, None)
+    except ArtifactInvalid:
+        return False
+    return True
+
+
+def _refused(source: str, fault: str) -> InvalidRequest:
+    return InvalidRequest(f"source_url {source[:200]!r} {fault}", details={"source_url": source[:200]})
