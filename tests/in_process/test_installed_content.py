@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -221,18 +222,24 @@ async def test_a_boot_makes_the_pins_what_the_store_says(tmp_path: Path) -> None
         assert owners == [f"{host}/install/tiny/{MANIFEST.manifest_digest}"]
 
 
+async def until(done: Callable[[], bool]) -> None:
+    with anyio.fail_after(20):
+        while not done():
+            await anyio.lowlevel.checkpoint()
+
+
 async def test_a_cache_over_its_limit_gives_up_what_nobody_pins(tmp_path: Path) -> None:
     async with running_room(tmp_path, CONTENTS, max_bytes=len(TOKENIZER) + 10) as running:
         config = manifest_of({"config": CONFIG}, catalog_id="other")
         await running.download(MANIFEST, "1")
         with running.room.cache.lease(WEIGHTS):
             await running.room.removal([]).remove("tiny")
-        for number in range(2):
-            await running.download(manifest_of({"tokenizer": TOKENIZER}, version=number + 3), f"t{number}")
-            running.clock_ms[0] += 60_000
-        with anyio.fail_after(20):
-            while WEIGHTS in running.digests():
-                await anyio.lowlevel.checkpoint()
+        cache = running.room.cache
+        await running.download(manifest_of({"tokenizer": TOKENIZER}, version=3), "2")
+        await until(lambda: (found := cache.find(WEIGHTS)) is not None and found.tombstone is not None)
+        running.clock_ms[0] += 60_000
+        await running.download(manifest_of({"tokenizer": TOKENIZER}, version=4), "3")
+        await until(lambda: WEIGHTS not in running.digests())
         assert (await running.download(config, "c"))["state"] == "committed"
 
 
