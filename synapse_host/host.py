@@ -33,6 +33,7 @@ from synapse_host.certification.stored_self_checks import row_of as check_row
 from synapse_host.downloads.opening import open_room
 from synapse_host.downloads.room import DownloadRoom
 from synapse_host.host_catalog import HostCatalog
+from synapse_host.host_jobs import HostJobs
 from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
 from synapse_host.jobs.counters import JobCounters
 from synapse_host.lanes.backend_choice import BackendChoice
@@ -49,6 +50,7 @@ from synapse_host.operations.constraints import BudgetRule
 from synapse_host.operations.downloading import DownloadingService
 from synapse_host.operations.embedding import EmbeddingService, InlineLimits
 from synapse_host.operations.generation import GenerationLimits, GenerationService
+from synapse_host.operations.job_lanes import JobLanes
 from synapse_host.operations.lane_door import LaneDoor
 from synapse_host.operations.listing import ListingService
 from synapse_host.operations.loading import LoadingService
@@ -90,6 +92,7 @@ class _Stores:
     certifications: CertificationStore
     aliases: AliasStore
     checks: SelfCheckStore
+    store: Store
 
 
 class Host:
@@ -149,6 +152,16 @@ class Host:
             os_build=machine.os_build,
             open_download=lambda entry: downloads.jobs.open_job(entry.id, entry.manifest_digest),
         )
+        self.jobs = HostJobs(
+            settings,
+            stores.store,
+            counters,
+            module_generation=generation,
+            now_ms=_now_ms,
+            lanes=JobLanes(self.lanes, self.ledger, self.catalog.checks, self.gate),
+            aliases=self.aliases,
+            tasks=jobs,
+        )
 
     def profile_hash(self, model: RegisteredModel) -> str:
         """The machine profile a model is certified under: this machine and the model's own engine, no other's.
@@ -172,10 +185,14 @@ class Host:
         probes = ManagementJobs(
             "probe", module_generation=generation, tasks=self._jobs, most_running=settings.probe.max_jobs
         )
+        durable = self.jobs.service
         services = (
+            durable,
             EmbeddingService(
                 desk,
                 InlineLimits(settings.inline.max_items, settings.inline.max_tokens, settings.inline.max_text_chars),
+                durable,
+                settings.inline.byte_budget,
             ),
             RerankingService(desk, settings.inline.max_text_chars),
             GenerationService(
@@ -184,7 +201,7 @@ class Host:
                     settings.microllm.max_tokens, settings.microllm.grammar_enabled, settings.inline.max_text_chars
                 ),
             ),
-            LoadingService(self.lanes, self.registrar, loads, self.downloads.jobs, generation),
+            LoadingService(self.lanes, self.registrar, loads, self.downloads.jobs, generation, (durable.status_of,)),
             DownloadingService(catalog.standing, self.downloads, self.downloads.removal([catalog.shelf])),
             CachingService(self.downloads, _now_ms, generation),
             ProbingService(self.lanes, self.ledger, probes, self._probe, self.machine, generation),
@@ -326,6 +343,7 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
             CertificationStore(store),
             AliasStore(store),
             SelfCheckStore(store),
+            store,
         )
         generation = await modules.begin_generation()
         async with anyio.create_task_group() as tasks:
@@ -338,6 +356,7 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
                         settings, stores, machine, generation, _guarded(tasks), _guarded(jobs), counters, downloads
                     )
                     await host.restore()
+                    await host.jobs.take_up()
                     host.watch_health()
                     try:
                         yield host

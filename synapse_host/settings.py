@@ -61,6 +61,20 @@ class InlineSettings(_Section):
     estimated_execution_ms: int = Field(25, ge=1, description="Predicted cost of an execution not measured yet.")
 
 
+class JobSettings(_Section):
+    """Durable embed jobs: what an embed.batch too large for an inline answer becomes."""
+
+    max_open: int = Field(4096, ge=1, description="Jobs queued, running or paused at once.")
+    page_bytes: int = Field(
+        512 * 1024, ge=1, description="Bytes of a page: when one is committed, and how much is read."
+    )
+    commit_s: float = Field(1.0, ge=0, description="Seconds after which computed rows are committed, page full or not.")
+    execution_s: float = Field(86_400.0, gt=0, description="Seconds a job may take from its admission on.")
+    retention_s: float = Field(86_400.0, gt=0, description="Seconds the results of an ended job are kept.")
+    resume_s: float = Field(86_400.0, gt=0, description="Seconds a job waits for a new login before it fails.")
+    sweep_s: float = Field(60.0, gt=0, description="Seconds between two looks for jobs whose time is up.")
+
+
 class ServerSettings(_Section):
     """Limits of the consumer socket."""
 
@@ -187,6 +201,7 @@ class Settings(_Section):
     """The whole configuration. ``paths`` follows the environment and is no key of the file."""
 
     inline: InlineSettings = Field(default_factory=lambda: InlineSettings())
+    jobs: JobSettings = Field(default_factory=lambda: JobSettings())
     server: ServerSettings = Field(default_factory=lambda: ServerSettings())
     worker: WorkerSettings = Field(default_factory=lambda: WorkerSettings())
     probe: ProbeSettings = Field(default_factory=lambda: ProbeSettings())
@@ -223,6 +238,7 @@ BACKENDS_OF_SECTION: Mapping[str, tuple[str, ...]] = {"metal": ("metal", "metal-
 #: section name -> its model, in the order of the reference page.
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "inline": InlineSettings,
+    "jobs": JobSettings,
     "server": ServerSettings,
     "worker": WorkerSettings,
     "probe": ProbeSettings,

@@ -9,11 +9,13 @@ from itertools import count
 
 from sqlmodel import Session
 
-from synapse_host.errors import InvalidRequest, SynapseError
+from synapse_host.errors import SynapseError
 from synapse_host.jobs import endings, transactions
 from synapse_host.jobs.clocks import ClockLengths
 from synapse_host.jobs.counters import JobCounters
+from synapse_host.jobs.job_reader import JobExcerpt, known_job, read_excerpt
 from synapse_host.jobs.job_state import JobEvent, JobState, failure_event
+from synapse_host.jobs.page_cursor import PageCursor
 from synapse_host.jobs.pages import Page
 from synapse_host.jobs.submission import Submission
 from synapse_host.jobs.transactions import Admission, Opening
@@ -114,7 +116,7 @@ class JobLedger:
         now_ms = self.now_ms()
 
         def work(session: Session) -> tuple[JobRow, bool]:
-            job = _known(session, job_id)
+            job = known_job(session, job_id)
             paused = job.state == JobState.PAUSED and not transactions.clocks_of(job).login_over(now_ms)
             if paused:
                 transactions.go_on(job, now_ms)
@@ -124,11 +126,15 @@ class JobLedger:
 
     async def job(self, job_id: str) -> JobRow:
         """The job of this id; raises ``InvalidRequest`` for one that is unknown or was forgotten."""
-        return await self._store.read(lambda session: _known(session, job_id))
+        return await self._store.read(lambda session: known_job(session, job_id))
 
     async def find(self, job_id: str) -> JobRow | None:
         """The job of this id, if there is one."""
         return await self._store.read(lambda session: job_store.job_by_id(session, job_id))
+
+    async def excerpt(self, job_id: str, cursor: PageCursor, max_bytes: int) -> JobExcerpt:
+        """Committed rows of a job; raises ``InvalidRequest`` as ``read_excerpt`` does."""
+        return await self._store.read(lambda session: read_excerpt(session, job_id, cursor, max_bytes))
 
     async def open_by_state(self) -> dict[str, int]:
         """How many open jobs the store holds in each state."""
@@ -158,12 +164,17 @@ class JobLedger:
             await self.fail(job_pk, error, event)
 
     async def sweep(self) -> int:
-        """Expire, then forget the results that were kept long enough; how many jobs were forgotten."""
+        """Expire, then forget the results that were kept long enough; how many jobs were forgotten.
+
+        Where that frees much of the file and nobody works, the disk gets it back.
+        """
         await self.expire()
         now_ms = self.now_ms()
         over = await self._store.read(lambda session: endings.results_over(session, now_ms))
         for job_pk in over:
             await self._store.run(partial(endings.forget, job_pk=job_pk))
+        if over and not await self.open_by_state():
+            await self._store.vacuum()
         return len(over)
 
     def _closed(self, job: JobRow, now_ms: int, error: SynapseError | str | None = None) -> None:
@@ -183,13 +194,3 @@ class JobLedger:
             job.page_count,
             job.request_key,
         )
-
-
-def _known(session: Session, job_id: str) -> JobRow:
-    job = job_store.job_by_id(session, job_id)
-    if job is None:
-        raise InvalidRequest(
-            f"no job {job_id!r}; it is unknown, or its results were kept as long as the host keeps them",
-            details={"job_id": job_id},
-        )
-    return job

@@ -1,4 +1,4 @@
-"""embed.query and embed.batch (inline): text in, vectors with their identity out."""
+"""embed.query and embed.batch: text in, vectors with their identity out, or a job where that is too much at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
+import anyio.to_thread
 from pydantic import Field, StrictStr
 
 from synapse_host.admission.admission import request_bytes
@@ -15,11 +16,15 @@ from synapse_host.admission.work_class import WorkClass
 from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
 from synapse_host.operations.constraints import Constraints, Name, Params
+from synapse_host.operations.durable_jobs import JobService, job_key
 from synapse_host.operations.envelope import truncation_disclosure
 from synapse_host.operations.lane_door import refuse_too_long
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
 from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.model_tokenizer import EncodedText
+
+#: No tokenizer of the catalog makes more of a character, however it is normalised: a byte is a token at least.
+MOST_TOKENS_A_CHARACTER = 16
 
 
 class EmbedQueryParams(Constraints):
@@ -58,10 +63,12 @@ class InlineLimits:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingService:
-    """Carries embedding requests from parameters to reply."""
+    """Carries embedding requests from parameters to reply; ``jobs`` takes what is too large for an inline answer."""
 
     desk: ServingDesk
     limits: InlineLimits
+    jobs: JobService
+    byte_budget: int
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -75,11 +82,40 @@ class EmbeddingService:
         return await self._embed(params, params.model, [params.id], [params.text], context, WorkClass.INTERACTIVE)
 
     async def batch(self, params: EmbedBatchParams, context: RequestContext) -> Reply:
-        """Embed several texts at once; results carry the caller's ids."""
+        """Embed several texts at once, or take them as a job; results carry the caller's ids."""
         ids, texts = _items(params)
-        if len(ids) > self.limits.max_items:
-            raise _too_large("items", len(ids), self.limits.max_items)
-        return await self._embed(params, params.model, ids, texts, context, WorkClass.BULK)
+        size = request_bytes(texts)
+        try:
+            if len(ids) > self.limits.max_items:
+                raise _TooMuch("items", len(ids), self.limits.max_items)
+            if size > self.byte_budget and len(ids) > 1:
+                raise _TooMuch("bytes", size, self.byte_budget)
+            return await self._embed(params, params.model, ids, texts, context, WorkClass.BULK)
+        except _TooMuch as excess:
+            key = job_key(params.request_key, excess.details, excess.what)
+            return await self._as_job(params, key, ids, texts, context)
+
+    async def _as_job(
+        self, params: EmbedBatchParams, key: str, ids: list[str], texts: list[str], context: RequestContext
+    ) -> Reply:
+        refuse_longest(ids, texts, self.limits.max_text_chars)
+        lane = await self.desk.door.certified_lane("embed", params.model, params)
+        if lane.model.catalog_id is not None:
+            await self._refuse_too_long_of(lane, self.desk.budgets.of(params, context), ids, texts)
+        return await self.jobs.submit(lane, key, params, ids, texts)
+
+    async def _refuse_too_long_of(self, lane: Lane, budget: Budget, ids: list[str], texts: list[str]) -> None:
+        """Count, before a job is made of them, the texts that may be too long for a lane of the catalog."""
+        long = [at for at, text in enumerate(texts) if MOST_TOKENS_A_CHARACTER * len(text) > lane.model.max_tokens]
+        if not long:
+            return
+        with lane.lease():
+            await self.desk.door.ready(lane, budget)
+            encode = lane.tokenizer.encode
+            for first in range(0, len(long), self.limits.max_items):
+                some = long[first : first + self.limits.max_items]
+                rows = await anyio.to_thread.run_sync(encode, [texts[at] for at in some])
+                refuse_too_long(lane, [ids[at] for at in some], [row.submitted_tokens for row in rows])
 
     async def _embed(
         self,
@@ -107,7 +143,7 @@ class EmbeddingService:
             _refuse_wordless(rows, ids)
             total = sum(row.effective_tokens for row in rows)
             if len(rows) > 1 and total > self.limits.max_tokens:
-                raise _too_large("tokens", total, self.limits.max_tokens)
+                raise _TooMuch("tokens", total, self.limits.max_tokens)
             plan = lane.plan("embed", [len(row.ids) for row in rows], work_class)
             compute = partial(lane.embed, [row.ids for row in rows], ids, plan)
             dims, data = await self.desk.computed(lane, budget, plan, compute)
@@ -154,9 +190,10 @@ def _items(params: EmbedBatchParams) -> tuple[list[str], list[str]]:
     return [item_id for item_id, _ in pairs], [text for _, text in pairs]
 
 
-def _too_large(what: str, number: int, limit: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"the batch holds {number} {what} and an inline batch takes at most {limit}; "
-        "send smaller batches (the client library's embed_many does)",
-        details={what: number, f"max_{what}": limit},
-    )
+class _TooMuch(Exception):
+    """A batch passes an inline limit; never on the wire."""
+
+    def __init__(self, what: str, number: int, limit: int) -> None:
+        super().__init__(what)
+        self.what = what
+        self.details = {what: number, f"max_{what}": limit}

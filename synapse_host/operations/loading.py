@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -59,6 +60,10 @@ class ModelLoadParams(Params):
     deadline_ms: Milliseconds | None = None
 
 
+#: The status of a job, None for an id of another kind.
+FindJob = Callable[[str], Awaitable[dict[str, Any] | None]]
+
+
 class ModelStatusParams(Params):
     """Exactly one of the two."""
 
@@ -83,6 +88,8 @@ class LoadingService:
     jobs: ManagementJobs
     downloads: DownloadJobs
     module_generation: int
+    #: Where the status of jobs of other kinds is found; each answers None for an id it does not know.
+    other_jobs: Sequence[FindJob] = ()
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -116,12 +123,19 @@ class LoadingService:
         if (params.job_id is None) == (params.model_id is None):
             raise InvalidRequest("model.status takes exactly one of job_id and model_id", channel=True)
         if params.job_id is not None:
-            download = await self.downloads.find(params.job_id)
-            if download is not None:
-                return self._answer({"kind": JOB_KIND, **download})
-            return self._answer(self.jobs.get(params.job_id).to_wire())
+            return self._answer(await self._job_status(params.job_id))
         assert params.model_id is not None
         return self._answer(_lane_status(self.lanes.get(params.model_id)))
+
+    async def _job_status(self, job_id: str) -> dict[str, Any]:
+        download = await self.downloads.find(job_id)
+        if download is not None:
+            return {"kind": JOB_KIND, **download}
+        for find in self.other_jobs:
+            status = await find(job_id)
+            if status is not None:
+                return status
+        return self.jobs.get(job_id).to_wire()
 
     async def unload(self, params: ModelUnloadParams, context: RequestContext) -> Reply:
         """Stop the model's worker; the model stays registered and loads again when asked."""

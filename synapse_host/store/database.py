@@ -28,8 +28,6 @@ from synapse_host.store.upkeep import vacuum_if_wasteful
 BUSY_TIMEOUT_S = 5.0
 #: Threads, each with its connection, that may read at once.
 READERS = 2
-#: A file is rewritten without its free pages when these hold at least so many bytes and at least half of the file.
-VACUUM_BYTES = 64 * 1024 * 1024
 T = TypeVar("T")
 
 #: What SQLite says, in part, and what a person can do about it.
@@ -105,26 +103,14 @@ class Store:
         """What ``read`` does, in the calling thread."""
         return self._carry_out(self._readers, "read", work)
 
-    def vacuum_if_wasteful(self) -> bool:
-        """Give the disk back what deleted rows took, where that is much; whether it did. Blocks everybody else.
+    async def vacuum(self) -> bool:
+        """Give the disk back what deleted rows took, where that is much; whether it did. Every write waits for it.
 
         Raises:
             StoreFailure: the file could not be rewritten, for want of space for instance; it is unchanged then.
 
         """
-        self._refuse_closed()
-        try:
-            with self._engine.connect() as connection:
-                # VACUUM cannot run inside a transaction, and the driver begins none by itself.
-                driver = connection.connection.driver_connection
-                assert driver is not None
-                free, pages, size = (_pragma(driver, name) for name in ("freelist_count", "page_count", "page_size"))
-                wasteful = free * size >= VACUUM_BYTES and 2 * free >= pages
-                if wasteful:
-                    driver.execute("VACUUM")
-                return wasteful
-        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise _failure(self.path, "rewritten without its free pages", error) from error
+        return await anyio.to_thread.run_sync(self._vacuum, limiter=self._one_writer)
 
     def close(self) -> None:
         """Close the file; call it when no ``run`` or ``read`` is under way. Closing twice is harmless."""
@@ -139,6 +125,13 @@ class Store:
                 return work(session)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise _failure(self.path, intent, error) from error
+
+    def _vacuum(self) -> bool:
+        self._refuse_closed()
+        try:
+            return vacuum_if_wasteful(self._engine)
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise _failure(self.path, "rewritten without its free pages", error) from error
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -167,10 +160,6 @@ def _reading_engine(path: Path) -> Engine:
     event.listen(engine, "connect", _on_reader_connect)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     return engine
-
-
-def _pragma(connection: Any, name: str) -> int:
-    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def _on_reader_connect(connection: Any, _record: Any) -> None:

@@ -40,6 +40,8 @@ def text_for(method: str) -> str:
         "rerank.score": ["The inference envelope"],
         "embed.batch": ["The inference envelope", "embed.query"],
         "microllm.oneshot": ["The inference envelope"],
+        "embed.result": ["The inference envelope", "embed.query", "Job status"],
+        "job.resume": ["Job status"],
         "model.status": ["model.load"],
         "model.unload": ["model.status"],
         "probe.status": ["probe.report"],
@@ -80,6 +82,7 @@ def answers(
         write_tiny_decoder(decoder := tmp_path_factory.mktemp("decoder"), TinyDecoder(seed=1))
         load_model(client, decoder, engine="llama", task="generate", model_id="gen", certify=False)
         probe = client.probe_start(["tiny"])
+        job = client.call("embed.batch", {"model": "minilm", "texts": ["a"] * 70, "request_key": "documented"})
         return {
             "models.list": client.models_list(),
             "probe.start": probe,
@@ -93,6 +96,8 @@ def answers(
             "alias.retract": client.call("alias.retract", {"left": "a", "right": "b"}),
             "embed.query": client.call("embed.query", {"model": "minilm", "text": "a"}),
             "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
+            "embed.result": client.call("embed.result", {"job_id": job["job_id"]}),
+            "job.resume": client.call("job.resume", {"job_id": job["job_id"]}),
             "rerank.score": client.call("rerank.score", {"model": "ranker", "query": "a", "candidates": ["b"]}),
             "microllm.oneshot": client.call("microllm.oneshot", {"model": "gen", "prompt": "a", "max_tokens": 2}),
             "models.download": refused(client, "models.download", {"catalog_id": "gte-modernbert-base"}),
@@ -101,9 +106,16 @@ def answers(
             "cache.pin": client.call("cache.pin", {"source_url": str(decoder / "model.gguf")}),
             "cache.gc": client.call("cache.gc", {"grace_ms": 0}),
             "model.status": client.model_status(model_id="minilm"),
-            "model.unload": client.model_unload("minilm"),
+            "model.unload": _unloaded(client, "minilm", job["job_id"]),
             "model.load": client.model_load(source="file", path="/nonexistent", engine="cpu"),
         }
+
+
+def _unloaded(client: Client, model_id: str, job_id: str) -> dict[str, Any]:
+    """Unload a model when the job that holds it is done."""
+    while client.model_status(job_id=job_id)["state"] != "done":
+        pass
+    return client.model_unload(model_id)
 
 
 @pytest.mark.slow

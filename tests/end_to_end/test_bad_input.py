@@ -119,7 +119,7 @@ def call(method: str, /, flow_id: str | None = None, **params: Any) -> dict[str,
 
 UNKNOWN_METHOD, FLOW = ("unknown_method", "channel"), ("flow_scope_refused", "channel")
 SUBSTITUTION, UNKNOWN_MODEL = ("substitution_rejected", "result"), ("unknown_model", "result")
-INVALID = ("invalid_request", "result")
+INVALID, BAD = ("invalid_request", "result"), ("invalid_request", "channel")
 LONG = "n" * 100_000
 
 REQUESTS = {
@@ -164,10 +164,19 @@ REQUESTS = {
     "an index taken as id": (
         batch(items=["a", {"id": "0", "text": "b"}]), refusal(*INVALID, "'0'", details="item_id"),
     ),
-    "too many items": (batch(texts=["a"] * 65), refusal(*INVALID, "65", "64", details="items max_items")),
-    "too many tokens": (
-        batch(texts=["a e i o u " * 40] * 64), refusal(*INVALID, "4096", "4000", details="tokens max_tokens"),
+    "too many items and no key": (
+        batch(texts=["a"] * 65), refusal(*BAD, "65", "64", "request_key", details="items max_items"),
     ),
+    "too many tokens and a blank key": (
+        batch(texts=["a e i o u " * 40] * 64, request_key=" "),
+        refusal(*BAD, "4096", "4000", "request_key", details="tokens max_tokens"),
+    ),
+    "cursor of nobody": (
+        call("embed.result", job_id="j", cursor="last"), refusal(*INVALID, "'last'", "next_cursor", details="cursor"),
+    ),
+    "result of an unknown job": (call("embed.result", job_id="j"), refusal(*INVALID, "'j'", details="job_id")),
+    "resuming an unknown job": (call("job.resume", job_id="j"), refusal(*INVALID, "'j'", details="job_id")),
+    "page of nothing": (call("embed.result", job_id="j", max_page_bytes=0), channel("params.max_page_bytes", "0")),
     "deadline that cannot be met": (
         query(deadline_ms=1), refusal("deadline_exceeded", "result", "deadline_ms of 1;"),
     ),

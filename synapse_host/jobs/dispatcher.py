@@ -1,0 +1,109 @@
+"""Which job runs next: one at a time on each lane, in the order of admission, and what keeps the book in order beside.
+
+Bulk work of two jobs on one lane would only take turns with itself; one after the other, the first is done sooner and
+nothing is later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from synapse_host.errors import StoreFailure, SynapseError
+from synapse_host.jobs.endings import too_late
+from synapse_host.jobs.job_lane import ServingLane
+from synapse_host.jobs.job_state import JobEvent
+from synapse_host.jobs.ledger import JobLedger
+from synapse_host.jobs.page_writer import PageLimits
+from synapse_host.jobs.runner import JobRunner
+from synapse_host.lanes.host_fault import host_fault
+from synapse_host.store.job_tables import JobRow
+
+_log = logging.getLogger(__name__)
+
+
+class JobDispatcher:
+    """Carries out the jobs of a ledger in ``tasks``."""
+
+    def __init__(
+        self,
+        ledger: JobLedger,
+        serving_lane: ServingLane,
+        tasks: TaskGroup,
+        *,
+        clock: Callable[[], float],
+        limits: PageLimits | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._serving_lane = serving_lane
+        self._tasks = tasks
+        self._clock = clock
+        self._limits = limits or PageLimits()
+        self._queues: dict[str, deque[int]] = {}
+        self._unended: dict[int, SynapseError] = {}
+
+    def enqueue(self, job: JobRow) -> None:
+        """Carry out a queued job when those before it on its lane are done."""
+        assert job.job_pk is not None, "an admitted job is stored"
+        waiting = self._queues.get(job.model_id)
+        if waiting is None:
+            self._queues[job.model_id] = waiting = deque()
+            self._tasks.start_soon(self._drain, job.model_id, waiting, name=f"jobs of {job.model_id}")
+        waiting.append(job.job_pk)
+
+    async def keep_order(self, interval_s: float) -> None:
+        """Every so often end what is due and forget what was kept long enough."""
+        while True:
+            await anyio.sleep(interval_s)
+            try:
+                await self.settle()
+            except StoreFailure as failure:
+                _log.warning("jobs could not be swept, which is tried again: %s", failure.message)
+
+    async def settle(self) -> int:
+        """End the jobs that could not be ended when they should have been, then sweep; how many were forgotten."""
+        for job_pk, error in list(self._unended.items()):
+            await self._ledger.fail(job_pk, error, JobEvent.FAILED_TRANSIENTLY)
+            del self._unended[job_pk]
+        return await self._ledger.sweep()
+
+    async def _drain(self, model_id: str, waiting: deque[int]) -> None:
+        try:
+            while waiting:
+                await self._carry_out(waiting.popleft())
+        finally:
+            del self._queues[model_id]
+
+    async def _carry_out(self, job_pk: int) -> None:
+        try:
+            job = await self._ledger.claim(job_pk)
+            if job is not None:
+                await self._end(job_pk, await self._error_of(job))
+        except StoreFailure as failure:
+            _log.error("job %d cannot be ended in the store now: %s", job_pk, failure.message)
+            self._unended[job_pk] = failure
+
+    async def _error_of(self, job: JobRow) -> SynapseError | None:
+        """Carry out a claimed job; what it fails with, None when all its vectors are committed."""
+        remaining_s = max(0, job.execution_expires_ms - self._ledger.now_ms()) / 1000
+        try:
+            with anyio.move_on_after(remaining_s):
+                await JobRunner(self._ledger, job, self._serving_lane, self._limits, self._clock).run()
+                return None
+        except SynapseError as error:
+            return error
+        except Exception as fault:
+            return host_fault(f"job {job.job_id!r}", fault)
+        return too_late(job)
+
+    async def _end(self, job_pk: int, error: SynapseError | None) -> None:
+        if error is None:
+            await self._ledger.finish(job_pk)
+        elif isinstance(error, StoreFailure):
+            await self._ledger.fail(job_pk, error, JobEvent.FAILED_TRANSIENTLY)
+        else:
+            await self._ledger.fail(job_pk, error)

@@ -1,0 +1,104 @@
+"""What a client sees of a job: its status, and its committed rows from a cursor on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel import Session
+
+from synapse_host.errors import InvalidRequest
+from synapse_host.jobs.job_state import JobState
+from synapse_host.jobs.page_cursor import PageCursor
+from synapse_host.jobs.pages import Excerpt
+from synapse_host.jobs.transactions import error_of
+from synapse_host.store import job_store
+from synapse_host.store.job_tables import JobRow, JobWorkRow
+
+
+@dataclass(frozen=True, slots=True)
+class JobExcerpt:
+    """Rows of a job, and where the next read begins; None when the job has ended and this was all of it."""
+
+    job: JobRow
+    rows: Excerpt
+    next_cursor: PageCursor | None
+
+
+def job_status(job: JobRow) -> dict[str, Any]:
+    """The status of a job (wire contract section 9); what does not apply to its state is left out."""
+    status: dict[str, Any] = {
+        "job_id": job.job_id,
+        "kind": job.kind,
+        "state": job.state,
+        "request_key": job.request_key,
+        "model_id": job.model_id,
+        "fingerprint": job.fingerprint,
+        "item_count": job.item_count,
+        "items_done": job.items_done,
+        "pages_available": job.page_count,
+        "job_module_generation": job.module_generation,
+    }
+    if job.state == JobState.DONE:
+        status["page_count"] = job.page_count
+    if job.state == JobState.PAUSED:
+        status.update(
+            logical_handle=job.logical_handle,
+            paused_at_ms=job.paused_at_ms,
+            resume_deadline_ms=job.resume_deadline_ms,
+            action="reauth",
+        )
+    error = error_of(job)
+    if error is not None:
+        status["error"] = error
+    return status
+
+
+def identity_of(job: JobRow) -> dict[str, Any]:
+    """What the envelopes of a job's results say of what computed it."""
+    identity: dict[str, Any] = json.loads(job.identity_json)
+    return identity
+
+
+def read_excerpt(session: Session, job_id: str, cursor: PageCursor, max_bytes: int) -> JobExcerpt:
+    """At most ``max_bytes`` of committed rows from ``cursor`` on, but at least one where there is one.
+
+    Raises:
+        InvalidRequest: there is no such job, or the cursor points behind what was committed.
+
+    """
+    job = known_job(session, job_id)
+    work = session.get_one(JobWorkRow, job.work_pk)
+    rows = Excerpt(work.dims or 0, max_bytes)
+    if cursor > PageCursor(job.page_count):
+        raise _beyond(job, cursor)
+    at = cursor
+    while at.page < job.page_count and not rows.full:
+        page = job_store.page_of(session, job.work_pk, at.page)
+        assert page is not None, "a page that is counted is there"
+        if at.row >= page.rows:
+            raise _beyond(job, cursor)
+        row = rows.take(page.vectors, page.columns_json, at.row)
+        at = PageCursor(at.page + 1) if row is None else PageCursor(at.page, row)
+    over = JobState(job.state).terminal and at.page == job.page_count
+    return JobExcerpt(job, rows, None if over else at)
+
+
+def known_job(session: Session, job_id: str) -> JobRow:
+    """The job of this id; raises ``InvalidRequest`` for one that is unknown or was forgotten."""
+    job = job_store.job_by_id(session, job_id)
+    if job is None:
+        raise InvalidRequest(
+            f"no job {job_id!r}; it is unknown, or its results were kept as long as the host keeps them",
+            details={"job_id": job_id},
+        )
+    return job
+
+
+def _beyond(job: JobRow, cursor: PageCursor) -> InvalidRequest:
+    return InvalidRequest(
+        f"cursor {cursor} points behind the {job.page_count} pages job {job.job_id!r} has committed; "
+        "send a next_cursor of this job unchanged",
+        details={"job_id": job.job_id, "cursor": str(cursor), "pages_available": job.page_count},
+    )

@@ -1,0 +1,151 @@
+"""One job carried out: texts read ahead and tokenised, groups computed one turn at a time, pages committed beside.
+
+A crash of the worker costs its group a second try, at the end and one item at a time: everything else is computed
+first, and an item that kills the engine is found and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from synapse_host.errors import EngineCrashed, ModelLoading
+from synapse_host.jobs.job_lane import JobLane, ServingLane
+from synapse_host.jobs.ledger import JobLedger
+from synapse_host.jobs.page_writer import PageLimits, PageWriter
+from synapse_host.jobs.spool import SpooledItems
+from synapse_host.jobs.windows import NOTHING, Rows, cut, rows_of
+from synapse_host.store.job_tables import JobRow
+
+#: Groups that may be tried again. An engine that crashes on every group is quarantined before.
+MOST_SUSPECTS = 3
+
+_Ahead = Rows | Exception
+
+
+class JobRunner:
+    """Computes what one claimed job still lacks."""
+
+    def __init__(
+        self,
+        ledger: JobLedger,
+        job: JobRow,
+        serving_lane: ServingLane,
+        limits: PageLimits,
+        clock: Callable[[], float],
+    ) -> None:
+        assert job.job_pk is not None, "a claimed job is stored"
+        self._ledger = ledger
+        self._job = job
+        self._job_pk = job.job_pk
+        self._serving_lane = serving_lane
+        self._limits = limits
+        self._clock = clock
+        self._suspects: list[Rows] = []
+
+    async def run(self) -> None:
+        """Compute and commit everything; raises the first error that ends the job, with what was computed committed."""
+        # The lease comes before the load: nobody may take the lane away between the two.
+        with self._serving_lane(self._job).lease({"kind": "job", "job_id": self._job.job_id}):
+            fault = await self._beside(await self._ready_lane())
+        if fault is not None:
+            raise fault
+
+    async def _beside(self, lane: JobLane) -> Exception | None:
+        async with anyio.create_task_group() as tasks:
+            pages = PageWriter(self._ledger, self._job_pk, self._limits, self._clock, tasks)
+            send, receive = anyio.create_memory_object_stream[_Ahead](0)
+            fault: Exception | None = None
+            try:
+                with send, receive:
+                    tasks.start_soon(self._read_ahead, lane, send, name="read ahead")
+                    await self._compute_all(receive, pages)
+            except Exception as raised:
+                fault = raised
+            finally:
+                # A host that stops keeps what it has computed, too.
+                with anyio.CancelScope(shield=True):
+                    fault = await _flushed(pages, fault)
+                tasks.cancel_scope.cancel()
+        return fault
+
+    async def _read_ahead(self, lane: JobLane, send: MemoryObjectSendStream[_Ahead]) -> None:
+        """Hand over the tokenised items, a chunk at a time; the next is being made while one is computed."""
+        with send:
+            try:
+                chunk_no = 0
+                while (chunk := await self._ledger.inputs(self._job_pk, chunk_no)) is not None:
+                    await send.send(await anyio.to_thread.run_sync(_encoded, lane, chunk))
+                    chunk_no += 1
+            except anyio.BrokenResourceError:
+                return
+            except Exception as fault:
+                await send.send(fault)
+
+    async def _compute_all(self, ahead: MemoryObjectReceiveStream[_Ahead], pages: PageWriter) -> None:
+        left = NOTHING
+        async for found in ahead:
+            if isinstance(found, Exception):
+                raise found
+            left = await self._compute_stretch(left.then(found), pages, last=False)
+        await self._compute_stretch(left, pages, last=True)
+        for suspect in self._suspects:
+            for row in suspect.alone():
+                await self._compute_suspect(row, pages)
+
+    async def _compute_stretch(self, rows: Rows, pages: PageWriter, *, last: bool) -> Rows:
+        lane = self._serving_lane(self._job)
+        groups, left = cut(rows, lane.policy, lane.buckets, last=last)
+        for group in groups:
+            try:
+                await self._compute(group, pages)
+            except EngineCrashed as crash:
+                if crash.error_class == "permanent" or len(self._suspects) == MOST_SUSPECTS:
+                    raise
+                self._suspects.append(group)
+        return left
+
+    async def _compute_suspect(self, row: Rows, pages: PageWriter) -> None:
+        try:
+            await self._compute(row, pages)
+        except EngineCrashed as crash:
+            details: dict[str, Any] = {**(crash.details or {}), "item_id": row.ids[0]}
+            raise EngineCrashed(
+                f"item {row.ids[0]!r} was being embedded alone when this happened a second time: {crash.message}",
+                details=details,
+                error_class=crash.error_class,
+                retry_after_ms=crash.retry_after_ms,
+            ) from crash
+
+    async def _compute(self, group: Rows, pages: PageWriter) -> None:
+        # The worker may have died since, of this job or of somebody else's request.
+        lane = await self._ready_lane()
+        dims, vectors = await lane.embed([row.ids for row in group.encoded], group.ids)
+        await pages.add(group, dims, vectors)
+
+    async def _ready_lane(self) -> JobLane:
+        """The lane, loaded: a job waits for that as long as it may run (wire contract section 2, model_loading)."""
+        while True:
+            lane = self._serving_lane(self._job)
+            try:
+                await lane.load()
+                return lane
+            except ModelLoading as refusal:
+                await anyio.sleep((refusal.retry_after_ms or 0) / 1000)
+
+
+def _encoded(lane: JobLane, chunk: bytes) -> Rows:
+    items = SpooledItems.read(chunk)
+    return rows_of(items, lane.encoder.encode(items.texts))
+
+
+async def _flushed(pages: PageWriter, fault: Exception | None) -> Exception | None:
+    try:
+        await pages.flush()
+    except Exception as raised:
+        return fault or raised
+    return fault

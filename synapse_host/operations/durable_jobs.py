@@ -1,0 +1,145 @@
+"""Durable embed jobs: a batch too large to answer inline, its results page by page, and going on after a login."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import anyio.to_thread
+from pydantic import Field, StrictInt, StrictStr
+
+from synapse_host.certification.alias_table import AliasTable
+from synapse_host.errors import InvalidRequest
+from synapse_host.identity.digests import sha256_hex
+from synapse_host.jobs.job_reader import JobExcerpt, identity_of, job_status
+from synapse_host.jobs.ledger import JobLedger
+from synapse_host.jobs.page_cursor import PageCursor
+from synapse_host.jobs.request_digest import request_digest
+from synapse_host.jobs.submission import EMBED_BATCH, Submission
+from synapse_host.lanes.lane import Lane
+from synapse_host.operations.constraints import Constraints, Name, Params
+from synapse_host.operations.envelope import inference_envelope
+from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
+from synapse_host.store.job_tables import JobRow
+
+#: Part of a frame a page may fill: its vectors may have to be written as JSON numbers, of some twenty characters each.
+_PAGE_SHARE = 8
+
+
+class EmbedResultParams(Params):
+    """Which rows of which job."""
+
+    job_id: Name
+    cursor: Annotated[StrictStr, Field(max_length=256)] | None = None
+    max_page_bytes: Annotated[StrictInt, Field(ge=1)] | None = None
+
+
+class JobResumeParams(Params):
+    """The job to go on with."""
+
+    job_id: Name
+
+
+@dataclass(frozen=True, slots=True)
+class JobService:
+    """Takes batches as jobs and reads them out. ``enqueue`` lets a queued job be carried out."""
+
+    ledger: JobLedger
+    enqueue: Callable[[JobRow], None]
+    aliases: AliasTable
+    page_bytes: int
+    max_frame: int
+
+    def methods(self) -> list[Method]:
+        """The methods of this module."""
+        return [
+            Method("embed.result", "query", EmbedResultParams, self.result),
+            Method("job.resume", "mutate", JobResumeParams, self.resume),
+        ]
+
+    async def submit(
+        self, lane: Lane, request_key: str, constraints: Constraints, ids: Sequence[str], texts: Sequence[str]
+    ) -> Reply:
+        """Take a batch as a job, or attach to the one its key names; the job's status.
+
+        Raises:
+            IdempotencyConflict: the key is bound to other content.
+            QueueFull: as many jobs are open as may.
+
+        """
+        submission = await anyio.to_thread.run_sync(self._submission, lane, request_key, constraints, ids, texts)
+        admission = await self.ledger.admit(submission)
+        if admission.fresh or admission.resumed:
+            self.enqueue(admission.job)
+        return self._status(admission.job)
+
+    async def result(self, params: EmbedResultParams, context: RequestContext) -> Reply:
+        """Committed rows of a job, running or not, from a cursor on."""
+        cursor = PageCursor.read(params.cursor)
+        most = min(params.max_page_bytes or self.page_bytes, max(1, self.max_frame // _PAGE_SHARE))
+        return self._page(await self.ledger.excerpt(params.job_id, cursor, most))
+
+    async def resume(self, params: JobResumeParams, context: RequestContext) -> Reply:
+        """Go on with a job that waited for a login."""
+        job, was_paused = await self.ledger.resume(params.job_id)
+        if was_paused:
+            self.enqueue(job)
+        return self._status(job)
+
+    async def status_of(self, job_id: str) -> dict[str, Any] | None:
+        """The status of a job of this kind, for ``model.status``; None where there is none of this id."""
+        job = await self.ledger.find(job_id)
+        return None if job is None else job_status(job)
+
+    def _submission(
+        self, lane: Lane, request_key: str, constraints: Constraints, ids: Sequence[str], texts: Sequence[str]
+    ) -> Submission:
+        model = lane.model
+        content = [sha256_hex(text.encode()) for text in texts]
+        digest = request_digest(EMBED_BATCH, model.model_id, constraints.model_dump(), ids, content)
+        envelope = inference_envelope(model, dims=0, table_epoch=0, module_generation=0)
+        return Submission(
+            request_key=request_key,
+            request_digest=digest,
+            model_id=model.model_id,
+            fingerprint=model.fingerprint,
+            identity={name: envelope[name] for name in ("fingerprint", "provenance")},
+            item_ids=ids,
+            texts=texts,
+            deadline_ms=constraints.deadline_ms,
+        )
+
+    def _status(self, job: JobRow) -> Reply:
+        return Reply({"module_generation": self.ledger.module_generation, **job_status(job)})
+
+    def _page(self, excerpt: JobExcerpt) -> Reply:
+        job, rows = excerpt.job, excerpt.rows
+        payload: dict[str, Any] = {
+            **identity_of(job),
+            "table_epoch": self.aliases.epoch,
+            "dims": rows.dims,
+            "module_generation": self.ledger.module_generation,
+            "equivalent_to": list(self.aliases.equivalents(job.fingerprint)),
+            **job_status(job),
+            "vectors": rows.vectors,
+            "real_token_counts": rows.real_token_counts,
+            "truncation_disclosures": rows.truncation_disclosures,
+        }
+        if excerpt.next_cursor is not None:
+            payload["next_cursor"] = str(excerpt.next_cursor)
+        return Reply(payload, RawVectors(len(rows.vectors), rows.dims, rows.data) if rows.vectors else None)
+
+
+def job_key(request_key: str | None, refusal: Mapping[str, int], what: str) -> str:
+    """The key a batch that is too large to answer inline must have; raises ``InvalidRequest`` without one."""
+    key = (request_key or "").strip()
+    if not key:
+        number, limit = refusal[what], refusal[f"max_{what}"]
+        raise InvalidRequest(
+            f"the batch holds {number} {what} and an inline batch takes at most {limit}; give it a request_key to run "
+            "it as a job, or send smaller batches",
+            details=dict(refusal),
+            channel=True,
+        )
+    return key
