@@ -53,6 +53,15 @@ def test_after_a_bulk_turn_the_next_is_interactives_though_bulk_has_aged() -> No
     assert order(holding(*[BULK] * 4, *[INTERACTIVE] * 3), turn_s=1.0) == "IBIBIBB"
 
 
+def test_a_long_turn_of_control_does_not_let_bulk_go_twice_in_a_row() -> None:
+    queue = holding(BULK, BULK)
+    queue.take(0.0)
+    queue.ended(BULK, 0.1)
+    for work_class in (CONTROL, INTERACTIVE):
+        queue.put(turn(work_class), 0.1)
+    assert order(queue, turn_s=1.0, start=0.1) == "CIB"
+
+
 def test_bulk_that_was_passed_over_for_250_ms_takes_one_turn() -> None:
     queue = holding(BULK, BULK, *[INTERACTIVE] * 3)
     assert order(queue, turn_s=0.05, start=AGEING_S) == "BIIIB"
