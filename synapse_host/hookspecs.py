@@ -32,6 +32,8 @@ Pooling = Literal["mean", "cls", "last"]
 DType = Literal["f32", "bf16", "f16"]
 DeviceClass = Literal["cpu", "metal", "ane", "cuda", "vulkan"]
 Phase = Literal["setup", "inference", "control"]
+#: What the numbers of a check are: results of one operation, unit vectors of a model, raw scores of a model.
+CheckKind = Literal["operation", "vectors", "scores"]
 #: What the operator set for a backend in the host's settings, by key; empty where nothing was.
 BackendSettings: TypeAlias = Mapping[str, str]
 #: Why a backend cannot run here (wire contract section 5, reading 3).
@@ -158,6 +160,24 @@ class Generation:
     text: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckNumbers:
+    """What one check of a backend computed; the host holds it against the same check on the reference.
+
+    ``subject`` is the operation, or the family whose tiny model ran; ``label`` tells its checks apart. ``values`` are
+    float32 [rows, width]: one row of everything for an operation, unit vectors or raw scores of a family's rows.
+    ``scale`` is the size of what was summed, √reduction · magnitude of ``tolerances.op_bound``; the reference's counts.
+    ``fault`` says why there are no values, where the check could not be computed.
+    """
+
+    kind: CheckKind
+    subject: str
+    label: str
+    values: Vectors
+    scale: float = 1.0
+    fault: str = ""
+
+
 class Progress(Protocol):
     """Reports work that is done. ``completed`` strictly grows within a request."""
 
@@ -219,8 +239,8 @@ class BackendHooks:
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)
-    def synapse_self_check(self, model: LoadedModel, progress: Progress) -> Mapping[str, Vectors]:
-        """Return the numbers of each named check; the host judges them."""
+    def synapse_self_check(self, model: LoadedModel, progress: Progress) -> Sequence[CheckNumbers]:
+        """Compute every operation and a tiny model of every family as ``model`` is computed; the host judges."""
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)

@@ -34,29 +34,33 @@ class Gates:
     decile_overlap: float
 
 
-def failures(dtype: DType, gates: Gates, texts: Agreement, magnified: Agreement) -> list[str]:
-    """Every floor that was missed, as a sentence with both numbers; an empty list certifies."""
+def failures(dtype: DType, gates: Gates, texts: Agreement, magnified: Agreement | None) -> list[str]:
+    """Every floor that was missed, as a sentence with both numbers; an empty list certifies.
+
+    ``magnified`` is None where the engine's self-check has run the magnifying models.
+    """
     floors = FLOORS[dtype]
-    checks = (
+    checks = [
         ("mean cosine", texts.mean_cosine, gates.mean_cosine),
         ("worst-decile rank overlap", texts.worst_decile_overlap, gates.decile_overlap),
         (f"min cosine in {dtype}", texts.min_cosine, floors.min_cosine),
-        (f"min cosine on the magnifying model in {dtype}", magnified.min_cosine, floors.magnified_min_cosine),
-    )
+    ]
+    if magnified is not None:
+        name = f"min cosine on the magnifying model in {dtype}"
+        checks.append((name, magnified.min_cosine, floors.magnified_min_cosine))
     missed = [f"{name} is {value:.7f}, below {floor}" for name, value, floor in checks if not value >= floor]
     if not texts.max_norm_error <= MAX_NORM_ERROR:
         missed.append(f"vector length is off by {texts.max_norm_error:.2e}, above {MAX_NORM_ERROR}")
     return missed
 
 
-def score_failures(dtype: DType, pairs: ScoreAgreement, magnified: ScoreAgreement) -> list[str]:
+def score_failures(dtype: DType, pairs: ScoreAgreement, magnified: ScoreAgreement | None) -> list[str]:
     """The same for a reranker."""
     limits = SCORE_LIMITS[dtype]
-    floors = (
-        ("Pearson correlation", pairs.pearson, MIN_PEARSON),
-        ("Kendall tau", pairs.kendall_tau, MIN_KENDALL_TAU),
-        (f"Pearson correlation on the magnifying model in {dtype}", magnified.pearson, limits.magnified_min_pearson),
-    )
+    floors = [("Pearson correlation", pairs.pearson, MIN_PEARSON), ("Kendall tau", pairs.kendall_tau, MIN_KENDALL_TAU)]
+    if magnified is not None:
+        name = f"Pearson correlation on the magnifying model in {dtype}"
+        floors.append((name, magnified.pearson, limits.magnified_min_pearson))
     missed = [f"{name} is {value:.7f}, below {floor}" for name, value, floor in floors if not value >= floor]
     ceilings = (
         (f"probability error in {dtype}", pairs.max_probability_error, limits.max_probability_error),

@@ -34,15 +34,22 @@ def agreement(lane: Vectors, reference: Vectors) -> Agreement:
         raise ValueError(f"the lane gave vectors of shape {lane.shape} and the reference {reference.shape}")
     ours, theirs = lane.astype(np.float64), reference.astype(np.float64)
     our_norms, their_norms = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
-    cosines = np.einsum("ij,ij->i", ours, theirs) / (our_norms * their_norms)
+    alike = cosines(ours, theirs)
     return Agreement(
         texts=len(ours),
-        mean_cosine=float(cosines.mean()),
-        min_cosine=float(cosines.min()),
+        mean_cosine=float(alike.mean()),
+        min_cosine=float(alike.min()),
         max_abs_error=float(np.abs(ours - theirs).max()),
         max_norm_error=float(np.abs(our_norms / their_norms - 1).max()),
         worst_decile_overlap=worst_decile_overlap(ours, theirs),
     )
+
+
+def cosines(ours: Vectors, theirs: Vectors) -> Vectors:
+    """The cosine of each row of the one to the same row of the other."""
+    sizes = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    with np.errstate(invalid="ignore"):  # a row of zeros has no direction: NaN, which no floor is met by
+        return np.asarray(np.einsum("ij,ij->i", ours, theirs) / sizes)
 
 
 def worst_decile_overlap(lane: Vectors, reference: Vectors) -> float:

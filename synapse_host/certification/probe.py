@@ -1,7 +1,8 @@
 """One probe of one lane: run it beside the reference, judge the agreement, measure its speed.
 
 The lane runs the probe's rows as it would serve them, in mixed batches through its own queue. The reference runs them
-in a worker of its own, in float32. A second, tiny model magnifies mistakes a trained model would hide.
+in a worker of its own, in float32. Then the backend checks itself, operation by operation and on tiny models that
+magnify mistakes a trained model would hide; a backend that has no such check runs the tiny model of its family alone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from synapse_host.certification.engine_check_run import check_engine
 from synapse_host.certification.ledger import Certification, Performance
 from synapse_host.certification.probe_setting import REFERENCE_BACKEND, ProbeSetting, Subject
 from synapse_host.certification.score_probe import ScoreSubject
@@ -56,10 +58,16 @@ async def probe_lane(
     try:
         tell("lane")
         await subject.run_lane()
-        tell("magnifying model")
-        await subject.run_magnified()
+        tell("engine")
+        # Text is held to the reference token by token: no operation can be wrong in it and not show.
+        engine = None if model.task == "generate" else await check_engine(model, setting)
+        if engine is None:
+            tell("magnifying model")
+            await subject.run_magnified()
         speed = None
         missed, evidence = subject.judged()
+        if engine is not None:
+            missed, evidence = [*missed, *engine.missed], {**evidence, "engine": engine.evidence}
         if not missed:
             tell("speed")
             speed = await _speed(lane, subject, profile_hash, setting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,19 +11,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from synapse_host.certification import gates
-from synapse_host.certification.magnifying_model import POSITIONS, VOCAB, MagnifyingModel, write_magnifying_model
 from synapse_host.certification.worker_runs import StartWorker
 from synapse_host.errors import StoreFailure
+from synapse_host.hookspecs import CheckNumbers
 from synapse_host.identity.digests import sha256_file
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.magnifiers.magnifier import VOCAB, Magnifier
+from synapse_host.magnifiers.table import MAGNIFIED, magnifier_of
 
 REFERENCE_BACKEND = "reference"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProbeSetting:
-    """What a probe needs from its host."""
+    """What a probe needs from its host; ``reference_checks`` keeps the reference's own check, once it was computed."""
 
     start_worker: StartWorker
     gates: gates.Gates
@@ -30,6 +33,7 @@ class ProbeSetting:
     os_build: str
     module_generation: int
     now_ms: Callable[[], int]
+    reference_checks: list[CheckNumbers] = dataclasses.field(default_factory=list)
 
 
 class Subject(Protocol):
@@ -67,30 +71,33 @@ def on_reference(model: RegisteredModel) -> RegisteredModel:
 
 
 @contextmanager
-def magnifier_for(model: RegisteredModel) -> Iterator[tuple[RegisteredModel, MagnifyingModel]]:
-    """The magnifying model, computed as ``model`` is; its files last as long as the block.
+def magnifier_for(model: RegisteredModel) -> Iterator[tuple[RegisteredModel, Magnifier]]:
+    """The magnifying model of the family of ``model``, computed as it is; its files last as long as the block.
 
     Raises:
         StoreFailure: it cannot be written.
 
     """
+    magnifier = magnifier_of(model.family if model.family in MAGNIFIED else "bert")
     with _temporary_directory() as directory:
-        files = write_magnifying_model(directory)
+        weights, config = directory / "model.safetensors", directory / "config.json"
+        weights.write_bytes(magnifier.safetensors())
+        config.write_text(json.dumps(magnifier.config, sort_keys=True), encoding="utf-8")
         yield (
             dataclasses.replace(
                 model,
                 model_id=f"{model.model_id}-magnifier",
-                family="bert",
-                model_path=str(files.model),
-                model_sha256=sha256_file(files.model),
-                model_size=files.model.stat().st_size,
+                family=magnifier.family,
+                model_path=str(weights),
+                model_sha256=sha256_file(weights),
+                model_size=weights.stat().st_size,
                 shards=(),
-                config_path=str(files.config),
-                config_sha256=sha256_file(files.config),
-                max_tokens=POSITIONS,
+                config_path=str(config),
+                config_sha256=sha256_file(config),
+                max_tokens=magnifier.max_tokens,
                 vocab_size=VOCAB,
             ),
-            files,
+            magnifier,
         )
 
 

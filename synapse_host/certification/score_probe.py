@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from synapse_host.certification import gates
-from synapse_host.certification.magnifying_model import SEPARATOR
 from synapse_host.certification.performance import speed_of
 from synapse_host.certification.probe_pairs import probe_pairs
 from synapse_host.certification.probe_setting import ProbeSetting, magnifier_for, on_reference
@@ -30,7 +29,7 @@ class ScoreSubject:
         self._setting = setting
         self._reference: Scores
         self._pairs: ScoreAgreement
-        self._magnified: ScoreAgreement
+        self._magnified: ScoreAgreement | None = None
 
     async def run_reference(self) -> None:
         model = on_reference(self._lane.model)
@@ -43,11 +42,11 @@ class ScoreSubject:
 
     async def run_magnified(self) -> None:
         start, threads = self._setting.start_worker, self._setting.threads
-        template = json.dumps({"prompt_template": PAIR.with_separator(SEPARATOR).to_json()})
-        with magnifier_for(self._lane.model) as (model, files):
+        with magnifier_for(self._lane.model) as (model, magnifier):
+            template = json.dumps({"prompt_template": PAIR.with_separator(magnifier.separator).to_json()})
             tiny = replace(model, numeric_profile_json=template)
-            lane = await scores_of(start, tiny, files.pairs, threads=threads)
-            reference = await scores_of(start, on_reference(tiny), files.pairs, threads=0)
+            lane = await scores_of(start, tiny, magnifier.pairs, threads=threads)
+            reference = await scores_of(start, on_reference(tiny), magnifier.pairs, threads=0)
         self._magnified = score_agreement(lane, reference, "logit", [])
 
     async def speed(self) -> tuple[float, float]:
@@ -62,4 +61,5 @@ class ScoreSubject:
             **asdict(gates.SCORE_LIMITS[dtype]),
             "dtype": dtype,
         }
-        return missed, {"pairs": asdict(self._pairs), "magnifying_model": asdict(self._magnified), "floors": floors}
+        evidence = {"pairs": asdict(self._pairs), "floors": floors}
+        return missed, evidence | ({} if self._magnified is None else {"magnifying_model": asdict(self._magnified)})

@@ -11,6 +11,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from synapse_host.errors import InvalidRequest
+from synapse_host.hookspecs import CheckNumbers
 from synapse_host.lanes.batching import DEFAULT_POLICY, group_rows
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
@@ -21,6 +23,8 @@ from synapse_host.worker_protocol.messages import (
     Load,
     Loaded,
     RerankSequences,
+    SelfCheck,
+    SelfChecked,
     Text,
     VectorsHeader,
 )
@@ -94,6 +98,19 @@ async def _embed(
         assert raw is not None
         vectors[group] = np.frombuffer(raw, "<f4").reshape(reply.n, reply.dims)
     return vectors
+
+
+async def _self_check(worker: Worker, model: RegisteredModel, loaded: Loaded) -> list[CheckNumbers]:
+    reply, raw = await worker.request(SelfCheck("check-1", loaded.model_ref), operation="self_check")
+    assert isinstance(reply, SelfChecked)
+    values, begin = np.frombuffer(raw or b"", "<f4"), 0
+    checks = []
+    for head in reply.checks:
+        end = begin + head["rows"] * head["width"]
+        numbers = values[begin:end].reshape(head["rows"], head["width"])
+        begin = end
+        checks.append(CheckNumbers(head["kind"], head["subject"], head["label"], numbers, head["scale"], head["fault"]))
+    return checks
 
 
 async def _rerank(worker: Worker, model: RegisteredModel, loaded: Loaded, rows: Sequence[Sequence[int]]) -> Numbers:

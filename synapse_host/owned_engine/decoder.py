@@ -45,6 +45,7 @@ class OwnedDecoder:
                 f"operation 'generate' is none of a model of family {settings.family.name}; load one that generates",
             )
         self._backend = backend
+        self.settings = settings
         self._max_tokens = settings.max_tokens
         config = model_config(settings, "last", False)
         self._vocab_size = config.vocab_size

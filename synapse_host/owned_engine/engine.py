@@ -57,11 +57,14 @@ class _WayOut:
 
 
 class OwnedEngine:
-    """One model on one backend. ``rows_computed`` counts rows the backend executed, for whoever doubts a cache."""
+    """One model on one backend, loaded as ``settings`` says.
+
+    ``rows_computed`` counts rows the backend executed, for whoever doubts a cache.
+    """
 
     def __init__(self, backend: GraphBackend, settings: ModelSettings, ladder: BucketLadder | None = None) -> None:
         self._backend = backend
-        self._settings = settings
+        self._settings = self.settings = settings
         self._ladder = ladder or BucketLadder(settings.max_tokens)
         self._executables = ExecutableCache(backend)
         # Not a method of this object: a cache that refers back to it would keep its weights until a garbage collection.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from synapse_host.hookspecs import EmbedBatch, Generation, Progress, TokenIds, Vectors
+    from synapse_host.hookspecs import CheckNumbers, EmbedBatch, Generation, Progress, TokenIds, Vectors
     from synapse_host.owned_engine.decoder import OwnedDecoder
     from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
     from synapse_host.owned_engine.reference_backend import ReferenceBackend
@@ -92,6 +92,15 @@ def synapse_generate(
 ) -> Generation:
     """The ids after ``prompt``, greedily, over a cache of keys and values."""
     return model.generate(prompt, options, progress)
+
+
+@hookimpl
+def synapse_self_check(model: OwnedEngine | OwnedDecoder, progress: Progress) -> Sequence[CheckNumbers]:
+    """Every operation and a tiny model of every family: what other backends' numbers are held against."""
+    from synapse_host.ops.op_cases import ReferenceUnderTest
+    from synapse_host.owned_engine.self_check import checked_numbers
+
+    return checked_numbers(ReferenceUnderTest(), _backend, model.settings, progress)
 
 
 @hookimpl

@@ -77,6 +77,13 @@ class CheckpointWeights:
         self._memories = tuple(memories)
 
     @classmethod
+    def of_arrays(cls, tensors: Mapping[str, npt.NDArray[np.float32]]) -> CheckpointWeights:
+        """A checkpoint that is in memory already, in float32; prefixes are stripped as from a file."""
+        held = {name: np.ascontiguousarray(array, dtype="<f4") for name, array in tensors.items()}
+        stored = (StoredTensor(name, "F32", array.shape, memoryview(array).cast("B")) for name, array in held.items())
+        return cls({_without_prefix(tensor.name): tensor for tensor in stored})
+
+    @classmethod
     def open(cls, fd: int, size: int) -> CheckpointWeights:
         """Read ``size`` bytes of the open descriptor; the descriptor may be closed afterwards.
 

@@ -26,6 +26,8 @@ from synapse_host.worker_protocol.messages import (
     Rerank,
     RerankSequences,
     Scores,
+    SelfCheck,
+    SelfChecked,
     Text,
     Unload,
     Unloaded,
@@ -46,6 +48,7 @@ REPLIES: Mapping[type[Message], type[Message]] = {
     EvictShape: Evicted,
     PackedAdmit: Admitted,
     PackedEvict: Evicted,
+    SelfCheck: SelfChecked,
     Unload: Unloaded,
     Ping: Pong,
 }
@@ -90,6 +93,14 @@ def check_raw(request: Message, reply: Message, raw: bytes | bytearray | None) -
         expected = reply_bytes(request, None)
         count = expected // ELEMENT_BYTES
         raise ProtocolFault(f"the frame after SCORES has {actual} bytes; {count} candidates take {expected}")
+
+    if isinstance(reply, SelfChecked) and actual != checked_bytes(reply):
+        raise ProtocolFault(f"the frame after SELF_CHECKED has {actual} bytes; its checks take {checked_bytes(reply)}")
+
+
+def checked_bytes(reply: SelfChecked) -> int:
+    """Bytes of the raw frame that belongs to ``reply``."""
+    return sum(check["rows"] * check["width"] for check in reply.checks) * ELEMENT_BYTES
 
 
 def _check_vectors(request: EmbedBatchRequest, reply: VectorsHeader, dims: int | None) -> None:

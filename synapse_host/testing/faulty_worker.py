@@ -144,6 +144,7 @@ EAGER_ONLY = frozenset({"f16_overflow", "perturbed_layer"})
 
 def plant(fault: str) -> None:
     """Make every owned engine of this process compute with ``fault``; raises ``KeyError`` for an unknown one."""
+    from synapse_host.ops.case_bench import OpBench
     from synapse_host.owned_engine.engine import OwnedEngine
 
     spoil = {**FAULTS, **RERANK_FAULTS}[fault]
@@ -154,6 +155,13 @@ def plant(fault: str) -> None:
         return lambda ops, inputs, hidden: build(cast(TensorOps, spoil(ops)), inputs, hidden)
 
     OwnedEngine._build = build_spoiled  # type: ignore[method-assign,assignment]
+    begin_soundly = OpBench.__init__
+
+    def begin_spoiled(self: OpBench, *parts: Any) -> None:
+        begin_soundly(self, *parts)
+        self.ops = cast(TensorOps, spoil(self.ops))
+
+    OpBench.__init__ = begin_spoiled  # type: ignore[method-assign,assignment]
 
 
 def main() -> int:

@@ -49,10 +49,25 @@ LAWFUL: Mapping[str, st.SearchStrategy[Any]] = {
             "cpu_stages": st.lists(_TEXT, max_size=3),
         }
     ),
+    "Checks": st.lists(
+        st.fixed_dictionaries(
+            {
+                "kind": st.sampled_from(["operation", "vectors", "scores"]),
+                "subject": _TEXT,
+                "label": _TEXT,
+                "rows": _U64,
+                "width": _U64,
+                "scale": st.floats(0, 1e9) | st.integers(0, 9),
+                "fault": _TEXT,
+            }
+        ),
+        max_size=3,
+    ),
     "ShapeTable": st.dictionaries(_TEXT, st.lists(_U64, max_size=3), max_size=3),
 }
 
 _PROGRAM = {"id": "a", "layers": [0]}
+_CHECK = {"kind": "vectors", "subject": "bert", "label": "a", "rows": 2, "width": 3, "scale": 1.5, "fault": ""}
 #: Shape of a field -> one lawful value of it.
 SAMPLES: Mapping[str, Any] = {
     "str": "ä\n\x00",
@@ -70,6 +85,7 @@ SAMPLES: Mapping[str, Any] = {
     "Items": [{"id": "a", "n_tokens": 3}],
     "TokenCounts": [{"n_tokens": 3}],
     "Inventory": {"executables": [_PROGRAM], "cpu_stages": ["pool"]},
+    "Checks": [_CHECK],
     "ShapeTable": {"model-1": [128, 256]},
 }
 #: Shape of a field -> values that are near it and not of it. None stands for null, which is never an absent field.
@@ -122,6 +138,19 @@ UNLAWFUL: Mapping[str, tuple[Any, ...]] = {
         {"executables": [_PROGRAM], "cpu_stages": [7]},
         {"executables": [_PROGRAM], "cpu_stages": "pool"},
         [],
+    ),
+    "Checks": (
+        [{name: value for name, value in _CHECK.items() if name != "fault"}],
+        [_CHECK | {"share": 1}],
+        [_CHECK | {"kind": "texts"}],
+        [_CHECK | {"rows": -1}],
+        [_CHECK | {"width": 1.0}],
+        [_CHECK | {"scale": -0.5}],
+        [_CHECK | {"scale": 10**400}],
+        [_CHECK | {"scale": True}],
+        [_CHECK | {"fault": None}],
+        _CHECK,
+        None,
     ),
     "ShapeTable": ({"m": 128}, {"m": ["128"]}, {"m": [True]}, [], None),
 }

@@ -18,44 +18,23 @@ import numpy as np
 import numpy.typing as npt
 
 from synapse_host.hookspecs import DType
-from synapse_host.ops.reference_attention import ReferenceCache
-from synapse_host.ops.reference_ops import ReferenceOps
-from synapse_host.ops.tensor_ops import OP_NAMES, Cache, Handle, TensorOps
+from synapse_host.ops.case_bench import HandleKind, Measured, OpBench, OpCase, OpsUnderTest
+from synapse_host.ops.op_cases import OP_CASES, ReferenceUnderTest
 from synapse_host.ops.tolerances import op_bound
-from synapse_host.ops.weight_source import WeightSource
-from synapse_host.testing.ops_attention_cases import ATTENTION_CASES
-from synapse_host.testing.ops_bench import HandleKind, Measured, OpBench, OpCase, OpsUnderTest
-from synapse_host.testing.ops_row_cases import ROW_CASES
 
-__all__ = ["OP_CASES", "OpCase", "OpsMismatch", "OpsUnderTest", "ReferenceUnderTest", "check_op"]
-
-#: Every case, in the order of the operations in ``TensorOps``.
-OP_CASES: tuple[OpCase, ...] = tuple(
-    sorted((*ROW_CASES, *ATTENTION_CASES), key=lambda case: OP_NAMES.index(case.op)),
-)
+__all__ = [
+    "OP_CASES",
+    "HandleKind",
+    "OpCase",
+    "OpsMismatch",
+    "OpsUnderTest",
+    "ReferenceUnderTest",
+    "check_op",
+]
 
 
 class OpsMismatch(AssertionError):
     """An implementation differs from the reference; the message begins with the operation."""
-
-
-class ReferenceUnderTest(OpsUnderTest):
-    """The reference as an adapter: its handles are the arrays themselves."""
-
-    def __init__(self, dtype: DType = "f32") -> None:
-        self.dtype: DType = dtype
-
-    def make(self, weights: WeightSource, *, max_tokens: int) -> TensorOps:
-        return ReferenceOps(weights, max_tokens=max_tokens)
-
-    def to_handle(self, array: npt.NDArray[Any], kind: HandleKind) -> Handle:
-        return array
-
-    def from_handle(self, handle: Handle, kind: HandleKind) -> npt.NDArray[Any]:
-        return np.asarray(handle)
-
-    def new_cache(self) -> Cache:
-        return ReferenceCache()
 
 
 def check_op(subject: OpsUnderTest, case: OpCase) -> None:

@@ -131,6 +131,14 @@ def evict(models: StubModels, request: dict[str, Any], raw: bytes) -> Answer:
     return {"type": "EVICTED"}, None
 
 
+def self_check(models: StubModels, request: dict[str, Any], raw: bytes) -> Answer:
+    """SELF_CHECKED: one operation of three numbers."""
+    models.require(request)
+    sizes = {"rows": 1, "width": 3, "scale": 1.0}
+    check = {"kind": "operation", "subject": "add", "label": "stub", "fault": "", **sizes}
+    return {"type": "SELF_CHECKED", "checks": [check]}, _floats([0.25, 0.5, 0.75])
+
+
 def unload(models: StubModels, request: dict[str, Any], raw: bytes) -> Answer:
     """UNLOADED."""
     models.dims.pop(request["model_ref"], None)
@@ -153,6 +161,7 @@ ANSWERS: dict[str, Callable[[StubModels, dict[str, Any], bytes], Answer]] = {
     "ANE_EVICT_SHAPE": evict,
     "PACKED_ADMIT": admit,
     "PACKED_EVICT": evict,
+    "SELF_CHECK": self_check,
     "UNLOAD": unload,
     "PING": ping,
 }

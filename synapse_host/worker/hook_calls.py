@@ -33,6 +33,8 @@ from synapse_host.worker_protocol.messages import (
     Rerank,
     RerankSequences,
     Scores,
+    SelfCheck,
+    SelfChecked,
     Unload,
     Unloaded,
     VectorsHeader,
@@ -50,6 +52,7 @@ HOOKS: Mapping[type[Message], str] = {
     EvictShape: "synapse_evict_shape",
     PackedAdmit: "synapse_admit_packed",
     PackedEvict: "synapse_evict_packed",
+    SelfCheck: "synapse_self_check",
 }
 #: Operations that need a model loaded for them.
 _MODEL_OPERATIONS = frozenset({"embed", "rerank", "generate"})
@@ -120,7 +123,15 @@ class HookCalls:
             if problem is not None:
                 raise PluginError("invalid_request", problem)
             return self._compute(request, resident, raw)
+        if isinstance(request, SelfCheck):
+            return self._self_check(request, resident)
         return self._change_residency(request, resident), None
+
+    def _self_check(self, request: SelfCheck, resident: Resident) -> Reply:
+        from synapse_host.worker.self_checking import self_check
+
+        checks, raw = self_check(self._plugin, resident, self._progress(request))
+        return SelfChecked(request.req_id, checks), raw
 
     def _compute(self, request: Message, resident: Resident, raw: bytes) -> Reply:
         # Each of these needs numpy, which is paid for by the first request, not by HELLO.

@@ -15,6 +15,9 @@ _U64_MAX = 2**64 - 1
 #: A request id comes back in every frame of the reply, so its length bounds what a reply needs beside its payload.
 LONGEST_REQ_ID = 64
 
+#: Above every size of a sum that is compared; an infinity is none.
+_LARGEST_SIZE = 1e300
+
 Check = Callable[[Any], bool]
 
 
@@ -48,6 +51,10 @@ def _is_flag(value: Any) -> bool:
 def _is_share(value: Any) -> bool:
     # No comparison holds for NaN, and math.isfinite raises for an integer too large to be a float.
     return type(value) in (int, float) and 0 <= value <= 1
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < _LARGEST_SIZE
 
 
 def _one_of(*words: str) -> FieldCheck:
@@ -95,6 +102,15 @@ def _is_filled(accepts: Check) -> Check:
 
 
 _EXECUTABLE = _object(id=_is_text, layers=_list_of(_is_u32))
+_CHECK = _object(
+    kind=_one_of("operation", "vectors", "scores").accepts,
+    subject=_is_text,
+    label=_is_text,
+    rows=_is_count,
+    width=_is_count,
+    scale=_is_size,
+    fault=_is_text,
+)
 
 #: Annotation of a message field -> the check of its JSON value. ``None`` beside it makes the field optional.
 FIELD_CHECKS: Mapping[str, FieldCheck] = {
@@ -121,6 +137,9 @@ FIELD_CHECKS: Mapping[str, FieldCheck] = {
     "Inventory": FieldCheck(
         _object(executables=_list_of(_EXECUTABLE), cpu_stages=_list_of(_is_text)),
         "an object of executables, an array of {id, layers}, and of cpu_stages, an array of texts",
+    ),
+    "Checks": FieldCheck(
+        _list_of(_CHECK), "an array of {kind, subject, label, rows, width, scale, fault}, scale from 0 up"
     ),
     "ShapeTable": FieldCheck(_map_of(_list_of(_is_count)), "an object of arrays of integers"),
 }

@@ -21,6 +21,7 @@ TextMap: TypeAlias = Mapping[str, str]
 Items: TypeAlias = list[dict[str, Any]]
 TokenCounts: TypeAlias = list[dict[str, int]]
 Inventory: TypeAlias = Mapping[str, Any]
+Checks: TypeAlias = list[dict[str, Any]]
 ShapeTable: TypeAlias = Mapping[str, list[int]]
 
 

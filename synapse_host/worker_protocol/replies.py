@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from synapse_host.worker_protocol.message import FinishReason, Inventory, Message, Phase, ReqId, ShapeTable, Share
+from synapse_host.worker_protocol.message import (
+    Checks,
+    FinishReason,
+    Inventory,
+    Message,
+    Phase,
+    ReqId,
+    ShapeTable,
+    Share,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,19 @@ class Evicted(Message):
 
     TYPE: ClassVar[str] = "EVICTED"
     req_id: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class SelfChecked(Message):
+    """Answer to SELF_CHECK; the f32 of all checks, rows * width of each, follow in one raw frame.
+
+    ``checks`` holds {kind, subject, label, rows, width, scale, fault}.
+    """
+
+    TYPE: ClassVar[str] = "SELF_CHECKED"
+    RAW: ClassVar[bool] = True
+    req_id: ReqId
+    checks: Checks
 
 
 @dataclass(frozen=True, slots=True)

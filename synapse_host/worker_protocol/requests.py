@@ -124,6 +124,16 @@ class PackedEvict(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class SelfCheck(Message):
+    """Compute every operation and a tiny model of every family as the model is computed."""
+
+    TYPE: ClassVar[str] = "SELF_CHECK"
+    OPERATION: ClassVar[str] = "self_check"
+    req_id: ReqId
+    model_ref: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unload(Message):
     """Drop one model."""
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from synapse_host.certification.gates import FLOORS, Gates, failures
-from synapse_host.certification.magnifying_model import write_magnifying_model
 from synapse_host.certification.metrics import Agreement, agreement, worst_decile_overlap
-from synapse_host.model_files.safetensors_header import read_safetensors_header
 
 GATES = Gates(mean_cosine=0.999, decile_overlap=0.9)
 PERFECT = Agreement(64, 1.0, 1.0, 0.0, 0.0, 1.0)
@@ -73,14 +71,3 @@ def test_not_a_number_never_passes() -> None:
     nan = float("nan")
     broken = Agreement(64, nan, nan, nan, nan, nan)
     assert len(failures("bf16", GATES, broken, broken)) == 5
-
-
-def test_magnifying_model_is_the_same_file_every_time_and_whole(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    one, two = write_magnifying_model(tmp_path / "one"), write_magnifying_model(tmp_path / "two")
-    assert one.model.read_bytes() == two.model.read_bytes()
-    assert one.rows == two.rows
-    with one.model.open("rb") as file:
-        entries = read_safetensors_header(file.fileno(), one.model.stat().st_size)
-    assert "encoder.layer.1.output.dense.weight" in entries

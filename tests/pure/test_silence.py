@@ -20,12 +20,13 @@ OPERATIONS = {
     "ANE_EVICT_SHAPE": LONG,
     "PACKED_ADMIT": LONG,
     "PACKED_EVICT": LONG,
+    "SELF_CHECK": SHORT,
     "UNLOAD": LONG,
     "PING": SHORT,
 }
 ENGINES = ["owned-cpu", "owned-metal", "owned-cuda", "owned-vulkan", "ane-direct-worker", "llama.cpp-worker", "theirs"]
 PHASES = ["setup", "inference", "control"]
-INFERENCE = {"EMBED_BATCH", "RERANK", "RERANK_SEQUENCES", "GENERATE"}
+INFERENCE = {"EMBED_BATCH", "RERANK", "RERANK_SEQUENCES", "GENERATE", "SELF_CHECK"}
 
 
 def expected(wire_type: str, engine: str, phase: str) -> float:

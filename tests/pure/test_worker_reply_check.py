@@ -21,6 +21,8 @@ from synapse_host.worker_protocol.messages import (
     Rerank,
     RerankSequences,
     Scores,
+    SelfCheck,
+    SelfChecked,
     Shutdown,
     Text,
     VectorsHeader,
@@ -124,3 +126,13 @@ def test_vectors_have_the_bytes_their_header_says() -> None:
     for size in (44, 47, 52):
         with pytest.raises(ProtocolFault, match=f"has {size} bytes; 3 rows of 4 dims take 48"):
             check_raw(EMBED, VectorsHeader("r", 4, 3), bytes(size))
+
+
+def test_the_frame_of_a_self_check_has_what_its_checks_announce() -> None:
+    sizes = {"rows": 2, "width": 3, "scale": 1.0}
+    check = {"kind": "vectors", "subject": "bert", "label": "a", "fault": "", **sizes}
+    reply = SelfChecked("r", [check, check | {"rows": 1}])
+    check_raw(SelfCheck("r", "m"), reply, bytes(36))
+    for wrong in (None, bytes(32), bytes(40)):
+        with pytest.raises(ProtocolFault, match="its checks take 36"):
+            check_raw(SelfCheck("r", "m"), reply, wrong)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from synapse_host.hookspecs import EmbedBatch, Generation, Progress, TokenIds, Vectors
+    from synapse_host.hookspecs import CheckNumbers, EmbedBatch, Generation, Progress, TokenIds, Vectors
     from synapse_host.owned_engine.decoder import OwnedDecoder
     from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
     from synapse_host.owned_engine.weights import CheckpointWeights
@@ -98,6 +98,16 @@ def synapse_generate(
 ) -> Generation:
     """The ids after ``prompt``, greedily, over a cache of keys and values."""
     return model.generate(prompt, options, progress)
+
+
+@hookimpl
+def synapse_self_check(model: OwnedEngine | OwnedDecoder, progress: Progress) -> Sequence[CheckNumbers]:
+    """Every operation compiled alone and a tiny model of every family, in the model's dtype and on its threads."""
+    from synapse_host.owned_engine.self_check import checked_numbers
+    from synapse_owned_cpu.single_ops import RecordedSingly
+
+    settings = model.settings
+    return checked_numbers(RecordedSingly(settings.dtype, settings.threads), _backend, settings, progress)
 
 
 @hookimpl

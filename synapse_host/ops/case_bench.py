@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -72,13 +73,20 @@ class OpCase:
         return f"{self.op}: {self.label}"
 
 
-class SeededWeights:
-    """The weights of one case: normal numbers that depend on the case, the name and the dtype only."""
+#: What drawn numbers are rounded to before anybody computes with them.
+Grain: TypeAlias = Callable[[Float32], Float32]
 
-    def __init__(self, case: OpCase, dtype: DType) -> None:
-        self._tensors = {
-            name: rounded(_normal(f"{case}/{name}", shape, 0.5), dtype) for name, shape in case.weights.items()
-        }
+
+def coarsest(x: Float32) -> Float32:
+    """``x`` rounded to numbers every dtype holds: 8 significant bits within the range of half precision."""
+    return rounded(rounded(x, "bf16"), "f16")
+
+
+class SeededWeights:
+    """The weights of one case: normal numbers that depend on the case, the name and the grain only."""
+
+    def __init__(self, case: OpCase, grain: Grain) -> None:
+        self._tensors = {name: grain(_normal(f"{case}/{name}", shape, 0.5)) for name, shape in case.weights.items()}
 
     def tensor(self, name: str) -> Float32:
         """The tensor ``name``; raises ``KeyError`` when the case has none of that name."""
@@ -86,19 +94,23 @@ class SeededWeights:
 
 
 class OpBench:
-    """Draws a case's inputs and carries arrays to and from the handles of one implementation."""
+    """Draws a case's inputs and carries arrays to and from the handles of one implementation.
 
-    def __init__(self, subject: OpsUnderTest, case: OpCase) -> None:
+    Without a ``grain`` the inputs are of the implementation's dtype.
+    """
+
+    def __init__(self, subject: OpsUnderTest, case: OpCase, grain: Grain | None = None) -> None:
         self._subject = subject
         self._case = case
         self._drawn = 0
-        self.weights = SeededWeights(case, subject.dtype)
+        self._grain = grain or partial(rounded, dtype=subject.dtype)
+        self.weights = SeededWeights(case, self._grain)
         self.ops = subject.make(self.weights, max_tokens=MAX_TOKENS)
 
     def draw(self, *shape: int, scale: float = 1.0) -> Float32:
-        """Normal numbers, the same for every implementation, already rounded to the dtype."""
+        """Normal numbers, the same for every implementation, already rounded."""
         self._drawn += 1
-        return rounded(_normal(f"{self._case}#{self._drawn}", shape, scale), self._subject.dtype)
+        return self._grain(_normal(f"{self._case}#{self._drawn}", shape, scale))
 
     def rows(self, array: Float32) -> Handle:
         """``array`` [B, S, C] as a handle."""

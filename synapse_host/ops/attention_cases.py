@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synapse_host.testing.ops_bench import Float32, Measured, OpBench, OpCase
-from synapse_host.testing.ops_row_cases import peak
+from synapse_host.ops.case_bench import Float32, Measured, OpBench, OpCase
+from synapse_host.ops.row_cases import peak
 
 B, N, D = 2, 3, 6
 THETA = 10_000.0

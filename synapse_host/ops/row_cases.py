@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from synapse_host.ops.case_bench import Measured, OpBench, OpCase
 from synapse_host.ops.tensor_ops import Activation, Batch, GeluKind, Handle, Rows, TensorOps
-from synapse_host.testing.ops_bench import Measured, OpBench, OpCase
 
 B, S, C, V = 3, 7, 13, 29
 COUNTS = (7, 1, 4)
