@@ -20,8 +20,8 @@ from synapse_host.hookspecs import CheckNumbers, DType, Task
 from synapse_host.tolerances import FLOORS, SCORE_LIMITS, op_bound
 
 Float64: TypeAlias = npt.NDArray[np.float64]
-#: The numbers of a family's model that decide for a lane of a task.
-_KIND_OF_TASK: Mapping[Task, str] = {"embed": "vectors", "rerank": "scores"}
+#: The numbers of a family's model that decide for a lane of a task: a reranker has the encoder and the head.
+_KINDS_OF_TASK: Mapping[Task, tuple[str, ...]] = {"embed": ("vectors",), "rerank": ("vectors", "scores")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ def judge_engine(
     missed: list[str] = []
     for wanted in reference:
         check = found.get(_name(wanted))
-        decides = wanted.kind == "operation" or (wanted.subject, wanted.kind) == (family, _KIND_OF_TASK.get(task))
+        own = wanted.subject == family and wanted.kind in _KINDS_OF_TASK.get(task, ())
+        decides = wanted.kind == "operation" or own
         misses = [_unusable(wanted, check)] if _unusable(wanted, check) else []
         if check is not None and not misses:
             misses = [*_judged(wanted, check, dtype, shares, families)]

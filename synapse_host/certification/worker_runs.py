@@ -62,6 +62,16 @@ async def texts_of(
     return await _in_worker(start_worker, model, 0, partial(_generate, prompts=prompts, most=most))
 
 
+async def checks_of(start_worker: StartWorker, model: RegisteredModel, *, threads: int) -> list[CheckNumbers] | None:
+    """What the backend of ``model`` computes to be checked, with ``model`` loaded; None where it has no self-check."""
+    try:
+        return await _in_worker(start_worker, model, threads, _self_check)
+    except InvalidRequest as refused:
+        if (refused.details or {}).get("reason") == "unsupported_request":
+            return None
+        raise
+
+
 async def _in_worker(start_worker: StartWorker, model: RegisteredModel, threads: int, run: _Run[Made]) -> Made:
     worker = await start_worker(model)
     try:

@@ -84,25 +84,25 @@ def _binary(op: str, left: Sequence[int], right: Sequence[int]) -> Callable[[OpB
     return run
 
 
-def _layer_norm(bias: bool) -> Callable[[OpBench], list[Measured]]:
+def _layer_norm(bias: bool, scale: float = 2.0) -> Callable[[OpBench], list[Measured]]:
     def run(b: OpBench) -> list[Measured]:
-        x = b.draw(B, S, C, scale=2.0) + np.float32(0.5)
+        x = b.draw(B, S, C, scale=scale) + np.float32(scale / 4)
         return [_alone(b.read(b.ops.layer_norm(b.rows(x), b.weight("w"), b.weight("b") if bias else None, EPS)))]
 
     return run
 
 
-def _rms_norm(b: OpBench) -> list[Measured]:
-    return [_alone(b.read(b.ops.rms_norm(b.rows(b.draw(B, S, C, scale=3.0)), b.weight("w"), EPS)))]
+def _rms_norm(scale: float) -> Callable[[OpBench], list[Measured]]:
+    return lambda b: [_alone(b.read(b.ops.rms_norm(b.rows(b.draw(B, S, C, scale=scale)), b.weight("w"), EPS)))]
 
 
 def _rms_norm_heads(b: OpBench) -> list[Measured]:
     return [_alone(b.read(b.ops.rms_norm(b.heads(b.draw(B, 2, S, C)), b.weight("w"), EPS), "heads"))]
 
 
-def _add_norm(op: str) -> Callable[[OpBench], list[Measured]]:
+def _add_norm(op: str, scale: float = 1.0) -> Callable[[OpBench], list[Measured]]:
     def run(b: OpBench) -> list[Measured]:
-        x, r = b.draw(B, S, C), b.draw(B, S, C)
+        x, r = b.draw(B, S, C, scale=scale), b.draw(B, S, C, scale=scale)
         parts = (b.weight("w"), b.weight("b"), EPS) if op == "add_layer_norm" else (b.weight("w"), EPS)
         total, normed = getattr(b.ops, op)(b.rows(x), b.rows(r), *parts)
         return [_alone(b.read(total), "the sum"), _alone(b.read(normed), "the norm")]
@@ -173,6 +173,8 @@ def _result(b: OpBench) -> list[Measured]:
 _LINEAR = {"w": (V, C), "b": (V,)}
 _NORM = {"w": (C,), "b": (C,)}
 _ROWS = (B, S, C)
+#: Rows so small that epsilon, not their variance, decides the size of what is normalised.
+_SMALL = 0.01
 _ACTIVATIONS: tuple[Activation, ...] = ("gelu", "gelu_tanh", "silu", "tanh", "relu")
 
 ROW_CASES: tuple[OpCase, ...] = (
@@ -200,10 +202,14 @@ ROW_CASES: tuple[OpCase, ...] = (
     ),
     OpCase("layer_norm", "with bias", _layer_norm(bias=True), _NORM),
     OpCase("layer_norm", "without bias", _layer_norm(bias=False), _NORM),
-    OpCase("rms_norm", "rows", _rms_norm, _NORM),
+    OpCase("layer_norm", "rows below epsilon", _layer_norm(bias=False, scale=_SMALL), _NORM),
+    OpCase("rms_norm", "rows", _rms_norm(3.0), _NORM),
+    OpCase("rms_norm", "rows below epsilon", _rms_norm(_SMALL), _NORM),
     OpCase("rms_norm", "heads", _rms_norm_heads, _NORM),
     OpCase("add_layer_norm", "sum and norm", _add_norm("add_layer_norm"), _NORM),
+    OpCase("add_layer_norm", "rows below epsilon", _add_norm("add_layer_norm", _SMALL), _NORM),
     OpCase("add_rms_norm", "sum and norm", _add_norm("add_rms_norm"), _NORM),
+    OpCase("add_rms_norm", "rows below epsilon", _add_norm("add_rms_norm", _SMALL), _NORM),
     OpCase("gelu", "exact", _gelu("erf")),
     OpCase("gelu", "tanh form", _gelu("tanh")),
     OpCase("silu", "small", _unary(lambda ops, x: ops.silu(x))),

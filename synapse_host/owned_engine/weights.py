@@ -80,7 +80,7 @@ class CheckpointWeights:
     def of_arrays(cls, tensors: Mapping[str, npt.NDArray[np.float32]]) -> CheckpointWeights:
         """A checkpoint that is in memory already, in float32; prefixes are stripped as from a file."""
         held = {name: np.ascontiguousarray(array, dtype="<f4") for name, array in tensors.items()}
-        stored = (StoredTensor(name, "F32", array.shape, memoryview(array).cast("B")) for name, array in held.items())
+        stored = (StoredTensor(name, "F32", array.shape, array.data.cast("B")) for name, array in held.items())
         return cls({_without_prefix(tensor.name): tensor for tensor in stored})
 
     @classmethod

@@ -100,7 +100,8 @@ def check_raw(request: Message, reply: Message, raw: bytes | bytearray | None) -
 
 def checked_bytes(reply: SelfChecked) -> int:
     """Bytes of the raw frame that belongs to ``reply``."""
-    return sum(check["rows"] * check["width"] for check in reply.checks) * ELEMENT_BYTES
+    numbers: int = sum(check["rows"] * check["width"] for check in reply.checks)
+    return numbers * ELEMENT_BYTES
 
 
 def _check_vectors(request: EmbedBatchRequest, reply: VectorsHeader, dims: int | None) -> None:

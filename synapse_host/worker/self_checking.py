@@ -25,7 +25,7 @@ def self_check(plugin: Plugin, resident: Resident, progress: Progress) -> tuple[
     arrays = [_values(check) for check in checks]
     headers = [_header(check, array) for check, array in zip(checks, arrays, strict=True)]
     flat = np.concatenate([array.reshape(-1) for array in arrays]) if arrays else np.empty(0, dtype="<f4")
-    return headers, memoryview(np.ascontiguousarray(flat, dtype="<f4")).cast("B")
+    return headers, np.ascontiguousarray(flat, dtype="<f4").data.cast("B")
 
 
 def _values(check: Any) -> Any:

@@ -50,16 +50,28 @@ def test_every_message_comes_back(kind: type[Message], data: st.DataObject) -> N
 
 
 def test_the_vocabulary_is_complete() -> None:
-    """Original facts 1.2 and 1.3, with the names of reading "Packed"."""
+    """Original facts 1.2 and 1.3, with the names of reading "Packed", and the self-check, an addition of ours."""
     assert list(REQUESTS) == [
         *("LOAD", "EMBED_BATCH", "RERANK", "RERANK_SEQUENCES", "GENERATE", "ANE_ADMIT_SHAPE", "ANE_EVICT_SHAPE"),
-        *("PACKED_ADMIT", "PACKED_EVICT", "UNLOAD", "PING", "SHUTDOWN"),
+        *("PACKED_ADMIT", "PACKED_EVICT", "SELF_CHECK", "UNLOAD", "PING", "SHUTDOWN"),
     ]
     assert list(RESPONSES) == [
-        *("LOADED", "VECTORS", "SCORES", "TEXT", "ADMITTED", "EVICTED", "UNLOADED", "PONG", "PROGRESS", "ERR")
+        *(
+            "LOADED",
+            "VECTORS",
+            "SCORES",
+            "TEXT",
+            "ADMITTED",
+            "EVICTED",
+            "SELF_CHECKED",
+            "UNLOADED",
+            "PONG",
+            "PROGRESS",
+            "ERR",
+        )
     ]
     raw = [kind.TYPE for kind in KINDS if kind.RAW]
-    assert raw == ["EMBED_BATCH", "RERANK", "RERANK_SEQUENCES", "GENERATE", "VECTORS", "SCORES"]
+    assert raw == ["EMBED_BATCH", "RERANK", "RERANK_SEQUENCES", "GENERATE", "VECTORS", "SCORES", "SELF_CHECKED"]
 
 
 def test_absent_optionals_are_left_out_not_null() -> None:

@@ -64,4 +64,4 @@ class _StoredWeights:
         """The tensor, held against ``shape``."""
         array = checked_tensor(self._source, name, shape)
         stored, kind = (bf16_bits(array), "BF16") if self._dtype == "bf16" else (array, "F32")
-        return StoredTensor(name, kind, array.shape, memoryview(np.ascontiguousarray(stored)).cast("B"))
+        return StoredTensor(name, kind, array.shape, np.ascontiguousarray(stored).data.cast("B"))
