@@ -16,7 +16,7 @@ REACHED = 1_000
 #: Frames of one round; the first is the warm-up, and memory is looked at after each.
 EXCHANGED, ASKED = 60_000, 40_000
 ROUNDS = 8
-WORKER_FRAMES = 300_000
+WORKER_FRAMES = 520_000
 #: MiB that this process, which holds the host and its peers, may grow after the first round.
 ALLOWED_GROWTH_MIB = 8
 

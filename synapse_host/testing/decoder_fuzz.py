@@ -27,7 +27,7 @@ from synapse_host.testing.mutated_frames import ODD_VALUES, FrameMaker, wire_byt
 from synapse_host.worker_protocol import codec
 from synapse_host.worker_protocol.faults import HandshakeRefused, ProtocolFault
 from synapse_host.worker_protocol.handshake import check_hello
-from synapse_host.worker_protocol.messages import REQUESTS, RESPONSES, Hello, HelloAck, Message
+from synapse_host.worker_protocol.messages import REQUESTS, RESPONSES, Hello, HelloAck, Message, Scores, VectorsHeader
 
 Tally = Counter[str]
 Target = Callable[[FrameMaker, Tally], None]
@@ -69,7 +69,7 @@ def fuzz_handshake(maker: FrameMaker, tally: Tally) -> None:
     wire = maker.lawful(Hello) | {"v": 3, "nonce": _NONCE}
     roll = maker.draw.random()
     if roll < 0.5:
-        name = maker.draw.choice(("v", "nonce", "manifest_digest", "kernel_revision", "max_frame"))
+        name = maker.draw.choice(("v", "nonce", "nonce", "manifest_digest", "kernel_revision", "max_frame"))
         wire[name] = maker.draw.choice((2, 4, 3.0, "3", "0123", "other", *ODD_VALUES[:20]))
     payload = wire_bytes(wire) if roll < 0.9 else maker.broken(wire_bytes(wire))
     expected = {"expected_manifest": SAMPLES["str"], "expected_kernel": SAMPLES["str"]}
@@ -90,9 +90,10 @@ def fuzz_handshake(maker: FrameMaker, tally: Tally) -> None:
 def fuzz_reply(maker: FrameMaker, tally: Tally) -> None:
     """One reply of any kind against one request of any kind."""
     request = _asked(maker)
-    answered = REPLIES[type(request)] if maker.draw.random() < 0.6 else maker.pick(_RESPONSES)
+    answered = REPLIES[type(request)] if maker.draw.random() < 0.75 else maker.pick(_RESPONSES)
     reply = _reply(maker, answered)
-    raw = maker.draw.choice((None, b"", bytes(4), bytes(4), bytes(12), bytes(12), bytes(16)))
+    fitting = bytes(_SAMPLED_RAW[answered]) if answered in _SAMPLED_RAW else None
+    raw = maker.draw.choice((fitting, fitting, None, b"", bytes(4), bytes(12), bytes(16)))
     dims = maker.draw.choice((None, 3))
 
     def judge() -> bool:
@@ -252,15 +253,17 @@ _DECODERS: dict[type[Message], tuple[Callable[[bytes], Message], str]] = {
 _KINDS: Sequence[type[Message]] = list(_DECODERS)
 _RESPONSES: Sequence[type[Message]] = list(RESPONSES.values())
 _ANSWERED: Sequence[type[Message]] = list(REPLIES)
+#: Bytes of the raw frame that suits a reply to a sampled request; the others have none.
+_SAMPLED_RAW: Mapping[type[Message], int] = {VectorsHeader: 12, Scores: 4}
 _SAMPLED = {kind: sample_of(kind) for kind in _ANSWERED}
 #: Counts of a reply, the right one among them, and what a sampled request needs of the others.
 _COUNTS: Mapping[str, Sequence[Any]] = {
-    "n": (1, 1, 2),
-    "n_prompt": (2, 2, 1),
-    "n_gen": (2, 2, 5000),
-    "generated_token_ids": ([1, 2], [1, 2], []),
-    "dims": (3, 3, 4),
-    "text": ("a", "a", "\ud800"),
+    "n": (1, 1, 1, 1, 2),
+    "n_prompt": (2, 2, 2, 2, 1),
+    "n_gen": (2, 2, 2, 2, 5000),
+    "generated_token_ids": ([1, 2], [1, 2], [1, 2], []),
+    "dims": (3, 3, 3, 3, 4),
+    "text": ("a", "a", "a", "a", "\ud800"),
     "msg": ("a", "x" * 5000),
     "code": ("oom", "x" * 5000),
 }

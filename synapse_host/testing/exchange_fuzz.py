@@ -138,19 +138,19 @@ def _lawful_frames(maker: FrameMaker, request: Message) -> list[bytes]:
 def _spoiled(maker: FrameMaker, frames: list[bytes]) -> list[bytes]:
     draw, place = maker.draw, maker.draw.randrange(len(frames))
     kind = maker.pick(_RESPONSES)
-    match draw.randrange(7):
+    match draw.randrange(8):
         case 0:
             new = wire_bytes(maker.with_one_fault(kind))
         case 1:
             new = wire_bytes(maker.wild(maker.lawful(kind)))
         case 2:
             new = maker.broken(frames[place][4:])
-        case 3:
+        case 3 | 4:
             new = wire_bytes({"type": "ERR", "req_id": "r-1", "code": "oom", "msg": "no room"})
             return [*frames[:place], _frame(new)]
-        case 4:
-            return [*frames[:place], draw.randbytes(4), *frames[place:]]
         case 5:
+            return [*frames[:place], draw.randbytes(4), *frames[place:]]
+        case 6:
             data = b"".join(frames)
             return [data[: draw.randrange(len(data))]]
         case _:

@@ -30,11 +30,13 @@ from synapse_host.worker_protocol.messages import (
     ERR_CODES,
     PROTOCOL_VERSION,
     REQUESTS,
+    AdmitShape,
     Err,
     EvictShape,
     HelloAck,
     Load,
     Message,
+    PackedAdmit,
     PackedEvict,
     ProgressReport,
     Shutdown,
@@ -53,7 +55,7 @@ _SMALL: Mapping[str, Sequence[Any]] = {
     "max_tokens": (4, 0),
 }
 #: Chances that a frame is not what it should be, each of its kind.
-_FAULTY, _WILD, _BROKEN, _LAST = 0.01, 0.02, 0.01, 0.015
+_FAULTY, _WILD, _BROKEN, _LAST = 0.008, 0.02, 0.008, 0.035
 
 #: What a run must have reached to count as one.
 HANDLERS = frozenset(f"{name} {outcome}" for name in REQUESTS for outcome in ("answered", "refused")) - {
@@ -92,7 +94,7 @@ class Conversation:
                 self._leave()
 
     def _request(self) -> bytes:
-        kind, roll = self.maker.pick(_ASKED), self.maker.draw.random()
+        kind, roll = self._kind(), self.maker.draw.random()
         if self.maker.draw.random() < _LAST:
             return encode(Shutdown())
         if roll < _FAULTY:
@@ -102,6 +104,22 @@ class Conversation:
             wire = self.maker.wild(wire)
         payload = wire_bytes(wire)
         return self.maker.broken(payload) if roll > 1 - _BROKEN else payload
+
+    def _kind(self) -> type[Message]:
+        """Any request, or the one of which some outcome has been reached least."""
+        if self.maker.draw.random() < 0.5:
+            return self.maker.pick(_ASKED)
+        kind = min(_ASKED, key=lambda kind: min(self._reached(kind).values()))
+        wants_admission = kind in _ADMISSIONS and _ADMISSIONS[kind].TYPE not in self._admitted
+        return _ADMISSIONS[kind] if wants_admission else kind
+
+    def _reached(self, kind: type[Message]) -> dict[str, int]:
+        outcomes = (f"{kind.TYPE} answered", f"{kind.TYPE} refused")
+        return {outcome: self.tally[outcome] for outcome in outcomes if outcome in HANDLERS}
+
+    def _refusals_lack(self, kind: type[Message]) -> bool:
+        reached = list(self._reached(kind).values())
+        return reached[-1] < reached[0]
 
     def _fitting(self, kind: type[Message]) -> dict[str, Any]:
         """A request that the worker has everything for, mostly."""
@@ -113,14 +131,19 @@ class Conversation:
             return self.load.to_wire() | {"runtime_config": config}
         wire["req_id"] = f"r-{self.frames}"
         refs = [ref for ref, operation in self._refs if operation == kind.OPERATION] or [ref for ref, _ in self._refs]
-        if "model_ref" in wire and refs and draw.random() < 0.95:
+        known = 0.5 if self._refusals_lack(kind) else 0.98
+        if "model_ref" in wire and refs and draw.random() < known:
             wire["model_ref"] = draw.choice(refs[:1] * 3 + refs)
         if kind.OPERATION == "unload" and draw.random() < 0.8 and len(self._refs) > len(_OPERATIONS):
             wire["model_ref"] = self._refs.pop()[0]
         wire.update({name: draw.choice(values) for name, values in _SMALL.items() if name in wire})
         if draw.random() < 0.9:
             wire.pop("grammar", None)
-        if kind.OPERATION == "evict" and (admitted := self._admitted.get(_ADMISSION[kind])) and draw.random() < 0.8:
+        if (
+            kind.OPERATION == "evict"
+            and (admitted := self._admitted.get(_ADMISSIONS[kind].TYPE))
+            and draw.random() < 0.8
+        ):
             wire.update(admitted)
         return wire
 
@@ -225,7 +248,7 @@ class Conversation:
         return self._stream.read(int.from_bytes(header, "little")) if len(header) == HEADER_BYTES else None
 
 
-_ADMISSION: Mapping[type[Message], str] = {EvictShape: "ANE_ADMIT_SHAPE", PackedEvict: "PACKED_ADMIT"}
+_ADMISSIONS: Mapping[type[Message], type[Message]] = {EvictShape: AdmitShape, PackedEvict: PackedAdmit}
 _ASKED: Sequence[type[Message]] = [kind for kind in REQUESTS.values() if kind is not Shutdown]
 
 
