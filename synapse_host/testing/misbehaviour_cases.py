@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 #: Requests whose reply has a raw frame behind it.
 _RAW_REPLIES = ("EMBED_BATCH", "RERANK", "RERANK_SEQUENCES")
-_CONTROL = ("ANE_ADMIT_SHAPE", "PACKED_ADMIT", "UNLOAD")
+_CONTROL = ("ANE_ADMIT_SHAPE", "ANE_EVICT_SHAPE", "PACKED_ADMIT", "PACKED_EVICT", "UNLOAD")
 #: Requests of which a worker can be asked in the matrix.
 REQUEST_OPERATIONS = ("LOAD", *_RAW_REPLIES, "GENERATE", *_CONTROL, "PING")
 #: Beside the requests: starting a worker, stopping one, and unloading a lane with whatever worker it has.

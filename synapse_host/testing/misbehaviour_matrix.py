@@ -28,14 +28,31 @@ from synapse_host.testing.running_worker import (
     stub_spec,
 )
 from synapse_host.testing.stub_lane import MODEL_REF, StubLane, stub_lane
-from synapse_host.worker_protocol.messages import AdmitShape, PackedAdmit, Ping, Unload
+from synapse_host.worker_protocol.messages import (
+    AdmitShape,
+    EvictShape,
+    Message,
+    PackedAdmit,
+    PackedEvict,
+    Ping,
+    Unload,
+)
 
 #: Cases played at once: most of each is waiting for a child.
 _AT_ONCE = 4
 #: Seconds for what is meant to take too long; what is not meant to has far longer.
 _BRIEF_S = 0.6
 _BRIEF_STOP_S = 0.2
-_LONG_OPERATIONS = ("LOAD", "ANE_ADMIT_SHAPE", "PACKED_ADMIT", "UNLOAD", LANE_UNLOAD)
+_LONG_OPERATIONS = (
+    *("LOAD", "ANE_ADMIT_SHAPE", "ANE_EVICT_SHAPE", "PACKED_ADMIT", "PACKED_EVICT", "UNLOAD"),
+    LANE_UNLOAD,
+)
+
+
+async def _in_turn(worker: Worker, *messages: Message) -> None:
+    for message in messages:
+        await worker.request(message)
+
 
 #: What a lane cannot be asked for is asked of its worker. LOAD and EMBED_BATCH go through the lane.
 _ASKS: dict[str, Callable[[Worker], Awaitable[object]]] = {
@@ -43,7 +60,11 @@ _ASKS: dict[str, Callable[[Worker], Awaitable[object]]] = {
     "RERANK_SEQUENCES": lambda worker: rerank_sequences(worker, MODEL_REF, [2], [3]),
     "GENERATE": lambda worker: generate(worker, MODEL_REF, [1, 2], 3),
     "ANE_ADMIT_SHAPE": lambda worker: worker.request(AdmitShape("a", MODEL_REF, 128)),
+    "ANE_EVICT_SHAPE": lambda worker: _in_turn(
+        worker, AdmitShape("a", MODEL_REF, 128), EvictShape("e", MODEL_REF, 128)
+    ),
     "PACKED_ADMIT": lambda worker: worker.request(PackedAdmit("a", MODEL_REF, 256)),
+    "PACKED_EVICT": lambda worker: _in_turn(worker, PackedAdmit("a", MODEL_REF, 256), PackedEvict("e", MODEL_REF, 256)),
     "PING": lambda worker: worker.request(Ping("p")),
     "UNLOAD": lambda worker: worker.request(Unload("u", MODEL_REF)),
     STOP: lambda worker: worker.stop(drain_s=_BRIEF_STOP_S, terminate_s=_BRIEF_STOP_S),
