@@ -47,12 +47,10 @@ from synapse_host.lanes.stored_models import model_of, row_of
 from synapse_host.operations.aliasing import AliasService, take_rows
 from synapse_host.operations.caching import CachingService
 from synapse_host.operations.constraints import BudgetRule
-from synapse_host.operations.downloading import DownloadingService
 from synapse_host.operations.embedding import EmbeddingService, InlineLimits
 from synapse_host.operations.generation import GenerationLimits, GenerationService
 from synapse_host.operations.job_lanes import JobLanes
 from synapse_host.operations.lane_door import LaneDoor
-from synapse_host.operations.listing import ListingService
 from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
 from synapse_host.operations.probing import ProbingService
@@ -201,11 +199,20 @@ class Host:
                     settings.microllm.max_tokens, settings.microllm.grammar_enabled, settings.inline.max_text_chars
                 ),
             ),
-            LoadingService(self.lanes, self.registrar, loads, self.downloads.jobs, generation, (durable.status_of,)),
-            DownloadingService(catalog.standing, self.downloads, self.downloads.removal([catalog.shelf])),
+            LoadingService(
+                self.lanes,
+                catalog.shelf,
+                self.registrar,
+                loads,
+                self.downloads.jobs,
+                generation,
+                (durable.status_of,),
+            ),
+            *catalog.services(self.downloads, self.ledger, self.aliases, generation),
             CachingService(self.downloads, _now_ms, generation),
-            ProbingService(self.lanes, self.ledger, probes, self._probe, self.machine, generation),
-            ListingService(self.lanes, self.ledger, self.aliases, generation),
+            ProbingService(
+                self.lanes, catalog.shelf, catalog.checks, self.ledger, probes, self._probe, self.machine, generation
+            ),
             AliasService(
                 self.aliases, self._stores.aliases, self.lanes, settings.aliases.admin_enabled, _now_ms, generation
             ),

@@ -20,10 +20,13 @@ from synapse_host.catalog.entries import CATALOG_BACKENDS, Catalog, CatalogEntry
 from synapse_host.catalog.entry_backends import EntryBackend
 from synapse_host.catalog.runnable import BackendWatch, look_at_machine
 from synapse_host.catalog.standing import CatalogStanding
+from synapse_host.certification.alias_table import AliasTable
+from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.certification.self_check import SelfCheckRow
 from synapse_host.certification.self_check_fixtures import Fixture, parse_fixtures, shipped_fixtures
 from synapse_host.certification.self_checks import SelfChecks
 from synapse_host.downloads.installs import Install, Installs
+from synapse_host.downloads.room import DownloadRoom
 from synapse_host.lanes.catalog_model import catalog_model
 from synapse_host.lanes.catalog_package import Blobs, CatalogPackage, Damage, StartWorker
 from synapse_host.lanes.catalog_shelf import CatalogShelf
@@ -31,6 +34,9 @@ from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.strikes import CATALOG
+from synapse_host.operations.cataloguing import CataloguingService
+from synapse_host.operations.downloading import DownloadingService
+from synapse_host.operations.listing import ListingService
 from synapse_host.settings import Settings
 
 log = logging.getLogger("synapse_host")
@@ -81,6 +87,16 @@ class HostCatalog:
             save=save_check,
             tasks=tasks,
             now_ms=lambda: time.time_ns() // 1_000_000,
+        )
+
+    def services(
+        self, downloads: DownloadRoom, ledger: CertificationLedger, aliases: AliasTable, generation: int
+    ) -> tuple[DownloadingService, CataloguingService, ListingService]:
+        """Who answers for the catalog: what it has, what is installed of it, and which lanes there are."""
+        return (
+            DownloadingService(self.standing, downloads, downloads.removal([self.shelf]), self.checks.forget),
+            CataloguingService(self.standing, self.checks, generation),
+            ListingService(self._lanes, self.shelf, self.checks, ledger, aliases, generation),
         )
 
     def _open_lane(self, entry: CatalogEntry, backend: EntryBackend, install: Install) -> Lane:

@@ -104,6 +104,34 @@ async def resolve_lane(
     return await shelf.select(target.entry, target.row)
 
 
+async def lane_of(lanes: LaneTable, shelf: CatalogShelf, model_id: str) -> Lane:
+    """The lane of an id or fingerprint, whatever its task; a catalog id selects as it does for serving.
+
+    Raises:
+        UnknownModel: the id is neither of the catalog nor registered.
+        BackendUnavailable: the model is of the catalog and does not run here.
+        SynapseError: ``model_not_installed``.
+
+    """
+    target = find_target(lanes, shelf.standing.catalog, model_id)
+    if target is None:
+        raise unknown_model(lanes, shelf.standing.catalog, model_id)
+    return target.lane if isinstance(target, FreeFormTarget) else await shelf.select(target.entry, target.row)
+
+
+def refuse_reserved(catalog: Catalog, model_id: str, remedy: str) -> None:
+    """Raise ``InvalidRequest`` for an id that belongs to the catalog, a lane that no entry declares included."""
+    entry = catalog.entry(model_id)
+    derived = catalog.derived(model_id)
+    if entry is None and derived is not None:
+        entry = derived[0]
+    if entry is not None:
+        raise InvalidRequest(
+            f"{model_id!r} belongs to the catalog model {entry.id!r}; {remedy}",
+            details={"model_id": model_id, "catalog_id": entry.id},
+        )
+
+
 def find_target(lanes: LaneTable, catalog: Catalog, model: str) -> Target | None:
     """What ``model`` means: a catalog id, a declared lane id, a pin, a registered id or its fingerprint; else None."""
     entry = catalog.entry(model)

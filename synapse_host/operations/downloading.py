@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -35,11 +36,15 @@ class RemoveParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class DownloadingService:
-    """Installs and removes models of the catalog. Statuses are flat, as the contract has them."""
+    """Installs and removes models of the catalog. Statuses are flat, as the contract has them.
+
+    ``removed`` hears of an entry that was: what its checks found is to be found anew.
+    """
 
     catalog: DownloadCatalog
     room: DownloadRoom
     removal: Removal
+    removed: Callable[[str], None]
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -63,6 +68,7 @@ class DownloadingService:
         """Remove every install of an entry, and the content nothing else needs."""
         self.catalog.require_entry(params.catalog_id)
         removed = await self.removal.remove(params.catalog_id)
+        self.removed(params.catalog_id)
         return Reply(
             {
                 "catalog_id": params.catalog_id,

@@ -7,7 +7,11 @@ from typing import Any
 
 from synapse_host.certification.alias_table import AliasTable
 from synapse_host.certification.ledger import CertificationLedger
+from synapse_host.certification.self_check import NOT_APPLICABLE
+from synapse_host.certification.self_checks import SelfChecks
+from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.operations.constraints import Params
 from synapse_host.operations.registry import Method, Reply, RequestContext
@@ -22,6 +26,8 @@ class ListingService:
     """Lists lanes. A field whose fact is not known is left out, never null (wire contract section 5)."""
 
     lanes: LaneTable
+    shelf: CatalogShelf
+    checks: SelfChecks
     ledger: CertificationLedger
     aliases: AliasTable
     module_generation: int
@@ -31,7 +37,8 @@ class ListingService:
         return [Method("models.list", "query", ModelsListParams, self.list)]
 
     async def list(self, params: ModelsListParams, context: RequestContext) -> Reply:
-        """All models, sorted by id."""
+        """All models, sorted by id; those of the catalog where they are installed and run."""
+        await self.shelf.fill()
         return Reply(
             {
                 "module_generation": self.module_generation,
@@ -53,11 +60,10 @@ class ListingService:
             "engine": model.engine.engine,
             "fingerprints": [model.fingerprint],
             "max_tokens": model.max_tokens,
-            "max_tokens_source": "worker_bucket" if lane.buckets else "catalog",
+            "max_tokens_source": _source(lane),
             "dtype": model.dtype,
             "device_class": model.device_class,
             "rows_computed": lane.rows_computed,
-            "self_check": {"state": "not_applicable"},
         }
         certified = certification is not None and certification.status == "certified"
         optional = {
@@ -68,4 +74,23 @@ class ListingService:
             "warm_load_cost_hint_ms": performance.cold_load_ms if performance else lane.cold_load_ms,
         }
         row.update({name: value for name, value in optional.items() if value is not None})
-        return row
+        return row | ({"self_check": dict(NOT_APPLICABLE)} if model.catalog_id is None else self._of_catalog(lane))
+
+    def _of_catalog(self, lane: Lane) -> dict[str, Any]:
+        """What a lane of the catalog has in the place of certification; certified and admission go next release."""
+        check = self.checks.row(lane)
+        failed = {"serving_admission_reason": "self_check_failed"} if check.state == "failed" else {}
+        return {
+            "self_check": check.to_wire(),
+            "catalog_id": lane.model.catalog_id,
+            "certified": check.state == "passed",
+            "serving_admission": "disabled" if failed else "enabled",
+            **failed,
+        }
+
+
+def _source(lane: Lane) -> str:
+    """Where ``max_tokens`` comes from: what the worker said, or what was set down for the model."""
+    if lane.state is not LaneState.READY:
+        return "catalog_unloaded"
+    return "worker_bucket" if lane.buckets else "catalog"

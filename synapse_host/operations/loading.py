@@ -11,10 +11,12 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from synapse_host.downloads.download_jobs import JOB_KIND, DownloadJobs
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import DType, Pooling, Task
+from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.load_request import LoadRequest
 from synapse_host.lanes.registrar import ModelRegistrar
+from synapse_host.lanes.resolution import lane_of, refuse_reserved
 from synapse_host.operations.constraints import Milliseconds, Name, Params
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 from synapse_host.operations.registry import Method, Reply, RequestContext
@@ -84,6 +86,7 @@ class LoadingService:
     """Registers, loads and unloads models."""
 
     lanes: LaneTable
+    shelf: CatalogShelf
     registrar: ModelRegistrar
     jobs: ManagementJobs
     downloads: DownloadJobs
@@ -101,6 +104,12 @@ class LoadingService:
 
     async def load(self, params: ModelLoadParams, context: RequestContext) -> Reply:
         """Start loading; the reply names the job to poll."""
+        if params.model_id is not None:
+            refuse_reserved(
+                self.shelf.standing.catalog,
+                params.model_id,
+                "download it with models.download, or use another model_id",
+            )
         request = _load_request(params)
         content = params.model_dump(mode="json", exclude={"request_key", "deadline_ms"})
 
@@ -125,7 +134,7 @@ class LoadingService:
         if params.job_id is not None:
             return self._answer(await self._job_status(params.job_id))
         assert params.model_id is not None
-        return self._answer(_lane_status(self.lanes.get(params.model_id)))
+        return self._answer(_lane_status(await lane_of(self.lanes, self.shelf, params.model_id)))
 
     async def _job_status(self, job_id: str) -> dict[str, Any]:
         download = await self.downloads.find(job_id)
@@ -139,7 +148,13 @@ class LoadingService:
 
     async def unload(self, params: ModelUnloadParams, context: RequestContext) -> Reply:
         """Stop the model's worker; the model stays registered and loads again when asked."""
-        lane = self.lanes.get(params.model_id)
+        entry = self.shelf.standing.catalog.entry(params.model_id)
+        if entry is not None:
+            raise InvalidRequest(
+                f"{entry.id!r} is a model of the catalog; unload a lane of it: {', '.join(entry.lane_ids) or 'none'}",
+                details={"catalog_id": entry.id, "lane_ids": entry.lane_ids},
+            )
+        lane = await lane_of(self.lanes, self.shelf, params.model_id)
         await lane.unload()
         return self._answer(_lane_status(lane))
 

@@ -10,10 +10,13 @@ from typing import Annotated, Any
 from pydantic import Field, StrictStr
 
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
+from synapse_host.certification.self_checks import SelfChecks
 from synapse_host.errors import InvalidRequest, SynapseError
 from synapse_host.identity.machine_profile import MachineProfile
+from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.resolution import refuse_reserved
 from synapse_host.operations.constraints import Milliseconds, Name, Params
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 from synapse_host.operations.registry import Method, Reply, RequestContext
@@ -46,6 +49,8 @@ class ProbingService:
     """Starts probes and reports what they found. ``run_probe`` measures one lane and stores the outcome."""
 
     lanes: LaneTable
+    shelf: CatalogShelf
+    checks: SelfChecks
     ledger: CertificationLedger
     jobs: ManagementJobs
     run_probe: RunProbe
@@ -62,6 +67,8 @@ class ProbingService:
 
     async def start(self, params: ProbeStartParams, context: RequestContext) -> Reply:
         """Begin probing the named models, one after another."""
+        for name in params.models:
+            refuse_reserved(self.shelf.standing.catalog, name, "its lanes check themselves when they are loaded")
         lanes = [self.lanes.get(name) for name in params.models]
         _refuse_uncertifiable(lanes)
 
@@ -117,6 +124,7 @@ class ProbingService:
 
     async def report(self, params: ProbeReportParams, context: RequestContext) -> Reply:
         """Every lane with its certification and measured speed on this machine."""
+        await self.shelf.fill()
         return self._answer(
             {
                 "machine_profile_hash": self.machine.hash,
@@ -146,6 +154,13 @@ class ProbingService:
             serving_admission=None,
             serving_admission_reason=None,
         )
+        if model.catalog_id is not None:
+            check = self.checks.row(lane)
+            row.update(
+                certification_status="not_required",
+                blocking_reason="self_check_failed" if check.state == "failed" else None,
+                self_check=check.to_wire(),
+            )
         return row
 
     def _answer(self, payload: dict[str, Any]) -> Reply:

@@ -85,6 +85,7 @@ def answers(
         job = client.call("embed.batch", {"model": "minilm", "texts": ["a"] * 70, "request_key": "documented"})
         return {
             "models.list": client.models_list(),
+            "models.catalog": client.call("models.catalog"),
             "probe.start": probe,
             "probe.status": client.wait_for_probe(probe["job_id"]),
             "probe.report": client.probe_report(),

@@ -66,9 +66,9 @@ class Served:
         room = running.room
         loads = ManagementJobs("model-load", module_generation=1, tasks=HIDDEN)
         services = (
-            DownloadingService(self.catalog, room, room.removal([])),
+            DownloadingService(self.catalog, room, room.removal([]), lambda catalog_id: None),
             CachingService(room, lambda: running.clock_ms[0], 1),
-            LoadingService(LaneTable(), HIDDEN, loads, room.jobs, 1),
+            LoadingService(LaneTable(), HIDDEN, HIDDEN, loads, room.jobs, 1),
         )
         self._registry = Registry(method for service in services for method in service.methods())
 
