@@ -129,13 +129,18 @@ def head(ops: TensorOps, cfg: Qwen3Config, x: Rows, batch: Batch) -> Rows:
     return ops.l2_normalize(rows) if cfg.normalize else rows
 
 
+def check_readout(cfg: Qwen3Config) -> None:
+    """Refuse a model whose yes and no are none of its tokens: ``ValueError`` with both numbers."""
+    if max(cfg.readout) >= cfg.vocab_size:
+        raise ValueError(f"readout_ids {cfg.readout} pass the vocabulary of {cfg.vocab_size}; name the model's own")
+
+
 def score(ops: TensorOps, cfg: Qwen3Config, x: Rows, batch: Batch) -> Rows:
     """The logits of yes and no after the last valid row, as [B, 1, 2]; no other row of the vocabulary is multiplied.
 
     Raises ``ValueError`` when one of the two tokens is outside the vocabulary.
     """
-    if max(cfg.readout) >= cfg.vocab_size:
-        raise ValueError(f"readout_ids {cfg.readout} pass the vocabulary of {cfg.vocab_size}; name the model's own")
+    check_readout(cfg)
     last = _final_norm(ops, cfg, ops.last_row(x, batch))
     return ops.logits(last, _output_embeddings(ops, cfg), cfg.readout)
 

@@ -71,6 +71,8 @@ class OwnedEngine:
         self._configured = lru_cache(maxsize=None)(partial(_read_config, settings))
         shape = self._configured("mean", True)
         _check_positions(settings, shape)
+        if settings.task == "rerank":
+            _check_scoring(settings, self._configured("cls", False))
         self._vocab_size = shape.vocab_size
         self._width = shape.hidden_size
         self.dims = self._width if settings.task == "embed" else 0
@@ -252,7 +254,20 @@ def _read_config(settings: ModelSettings, pooling: Pooling, normalize: bool) -> 
     try:
         return family.config(settings.config, pooling=pooling, normalize=normalize)
     except (TypeError, ValueError) as fault:
-        raise PluginError("config_invalid", f"config.json of a {family.name} model: {fault}") from fault
+        raise _unusable(settings, fault) from fault
+
+
+def _check_scoring(settings: ModelSettings, config: FamilyConfig) -> None:
+    check = settings.family.check_scoring
+    try:
+        if check is not None:
+            check(config)
+    except ValueError as fault:
+        raise _unusable(settings, fault) from fault
+
+
+def _unusable(settings: ModelSettings, fault: Exception) -> PluginError:
+    return PluginError("config_invalid", f"config.json of a {settings.family.name} model: {fault}")
 
 
 def _check_positions(settings: ModelSettings, config: FamilyConfig) -> None:

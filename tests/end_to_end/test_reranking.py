@@ -161,7 +161,7 @@ def test_a_model_serves_its_own_task_alone(client: Client) -> None:
 
 
 def test_an_encoder_without_a_head_is_not_loaded_for_reranking(client: Client, tiny_directory: Path) -> None:
-    with pytest.raises(SynapseError, match="2 labels and a reranker has 1"):
+    with pytest.raises(InvalidRequest, match=r"config\.json names 2 labels and a reranker has 1"):
         load_model(client, tiny_directory, engine="cpu", model_id="headless", task="rerank", certify=False)
 
 

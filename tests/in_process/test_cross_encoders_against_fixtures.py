@@ -80,10 +80,11 @@ def test_a_classifier_of_more_labels_is_refused_at_load(name: str, tmp_path: Pat
     config = tmp_path / "config.json"
     config.write_text(config.read_text().replace('"0": "LABEL_0"', '"0": "no", "1": "yes"'))
     with (
-        pytest.raises(PluginError, match="json names 2 labels and a reranker has 1"),
+        pytest.raises(PluginError, match="json names 2 labels and a reranker has 1") as refused,
         loaded_model(reference_plugin, tmp_path, max_tokens=100, runtime_config=RERANK),
     ):
         pass
+    assert refused.value.code == "config_invalid"
 
 
 def test_a_pooling_no_classifier_has_is_refused() -> None:

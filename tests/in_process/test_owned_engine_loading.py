@@ -58,7 +58,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"config": TINY.config() | {"num_hidden_layers": 3}}, "artifact_invalid", "'encoder.layer.2."),
     ({"runtime_config": {"operation": "generate"}}, "operation_mismatch", "'generate'"),
-    ({"runtime_config": {"operation": "rerank"}}, "artifact_invalid", "names 2 labels and a reranker has 1"),
+    ({"runtime_config": {"operation": "rerank"}}, "config_invalid", "names 2 labels and a reranker has 1"),
     (
         {"runtime_config": {"operation": "rerank"}, "config": TINY.config() | {"num_labels": 1}},
         "artifact_invalid",

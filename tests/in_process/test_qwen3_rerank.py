@@ -102,4 +102,4 @@ def test_a_readout_outside_the_vocabulary_is_refused_at_load(tmp_path: Path) -> 
         loaded(replace(recorded, readout=(333, 7)), tmp_path),
     ):
         pass
-    assert refused.value.code == "artifact_invalid"
+    assert refused.value.code == "config_invalid"
