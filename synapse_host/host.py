@@ -76,8 +76,6 @@ from synapse_host.tokenization.pairs import LaneTokenizer
 
 log = logging.getLogger("synapse_host")
 
-STORE_FILE = "synapse.sqlite3"
-
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -341,7 +339,7 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
     """
     make_private_directory(worker_socket_folder(settings.paths.runtime_dir))
     machine = read_machine_profile((), os_build_override=None)
-    store = Store.open(settings.paths.data_dir / STORE_FILE)
+    store = Store.open(settings.paths.store_file)
     try:
         modules = ModuleStore(store)
         stores = _Stores(

@@ -192,6 +192,11 @@ class Paths:
         return host_socket_path(self.runtime_dir)
 
     @property
+    def store_file(self) -> Path:
+        """The store."""
+        return self.data_dir / "synapse.sqlite3"
+
+    @property
     def lock_file(self) -> Path:
         """The file whose lock makes the host the only one of its runtime directory."""
         return self.runtime_dir / "synapse" / "host.lock"

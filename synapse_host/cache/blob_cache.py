@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from synapse_host.cache.collection import Outcome, collect, release
+from synapse_host.cache.collection import Outcome, collect, release, sweep
 from synapse_host.cache.collection_rule import CacheEntry, over_watermark
 from synapse_host.cache.durable_files import sync_directory
 from synapse_host.cache.ingest import Ingest
@@ -119,6 +119,10 @@ class BlobCache:
         Raises ``StoreFailure``.
         """
         return release(self.layout, read_digest(digest), owner, remove=remove)
+
+    def sweep(self) -> None:
+        """Remove what hosts that died left half written; raises ``StoreFailure``."""
+        sweep(self.layout)
 
     def pins(self) -> list[tuple[str, str]]:
         """Every digest with each of its owners; raises ``StoreFailure``."""

@@ -45,6 +45,16 @@ def collect(
         raise unusable(layout.root, problem) from problem
 
 
+def sweep(layout: CacheLayout) -> None:
+    """Remove what hosts that died left half written; raises ``StoreFailure``."""
+    try:
+        with change_lock(layout):
+            _remove_abandoned(layout.incoming)
+            _remove_partial(layout.metadata)
+    except OSError as problem:
+        raise unusable(layout.root, problem) from problem
+
+
 def release(layout: CacheLayout, digest: str, owner: str, *, remove: bool) -> int:
     """Take a pin back and, with ``remove``, the content with it where nobody else pins or reads it; the freed bytes.
 

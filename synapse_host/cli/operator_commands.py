@@ -8,13 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from synapse_host.cli import rendering
+from synapse_host.cli import cache_commands, rendering
+from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.output import failures_explained, print_json, print_text
 from synapse_host.client.blocking_client import Client
 
 app = typer.Typer(
     name="synapse-opctl", help="Operate a running host.", no_args_is_help=True, pretty_exceptions_enable=False
 )
+
+app.add_typer(cache_commands.app, name="cache")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
 Socket = Annotated[
@@ -59,6 +62,23 @@ def probe_report(socket: Socket = None, as_json: Json = False) -> None:
         print_json(report)
     else:
         rendering.show_report(report)
+
+
+@app.command()
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="Do not hash the content of the model cache.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Look at settings, store, model cache and socket, and say what to do about faults. Needs no running host."""
+    from synapse_host.cli.diagnosis import diagnose
+
+    findings = diagnose(hash_content=not quick)
+    if as_json:
+        print_json({"findings": [finding.to_json() for finding in findings]})
+    else:
+        rendering.show_findings(findings)
+    if any(not finding.ok for finding in findings):
+        raise typer.Exit(Exit.REFUSED)
 
 
 def _show_state(status: Mapping[str, Any], as_json: bool) -> None:

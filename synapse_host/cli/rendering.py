@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synapse_host.cli.output import print_table, print_text
 from synapse_host.cli.passages import Match
 from synapse_host.client.replies import EmbedReply
 from synapse_host.client.rerank_reply import RerankReply
+
+if TYPE_CHECKING:
+    from synapse_host.cli.diagnosis import Finding
 
 #: Digits of a fingerprint a terminal shows; a pipe gets all 64.
 _SHORT_DIGEST = 16
@@ -32,6 +35,15 @@ def show_backends(rows: Sequence[Mapping[str, Any]]) -> None:
             )
             for row in rows
         ],
+    )
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """A row per finding, and what to do beside what is not well."""
+    print_table(
+        "Findings",
+        ("subject", "verdict", "seen", "what to do"),
+        [(each.subject, "ok" if each.ok else "PROBLEM", each.seen, each.remedy) for each in findings],
     )
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from synapse_host.cli import rendering
+from synapse_host.cli import model_commands, rendering
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell, warn
 from synapse_host.client.blocking_client import Client
@@ -23,6 +23,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(model_commands.app, name="models")
 
 #: How often bulk verbs send a request again that the host could not take yet (a model still loading, a full queue).
 RETRIES = 20

@@ -259,6 +259,18 @@ class Client:
         """Every model with its state, fingerprints and limits."""
         return self._run(self._calls.models_list())
 
+    def models_download(self, catalog_id: str, *, request_key: str | None = None) -> Status:
+        """Start or join installing a model of the catalog."""
+        return self._run(self._calls.models_download(catalog_id, request_key=request_key))
+
+    def models_download_cancel(self, job_id: str) -> Status:
+        """End a download for everybody who waits for it, unless it has ended."""
+        return self._run(self._calls.models_download_cancel(job_id))
+
+    def models_remove(self, catalog_id: str) -> dict[str, Any]:
+        """Remove every install of a model of the catalog."""
+        return self._run(self._calls.models_remove(catalog_id))
+
     def probe_start(self, models: Sequence[str], *, request_key: str | None = None) -> Status:
         """Start certifying models on this machine."""
         return self._run(self._calls.probe_start(models, request_key=request_key))
@@ -270,6 +282,10 @@ class Client:
     def wait_for_load(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
         """Poll a load job until its model is ready."""
         return self._run(self._calls.wait_for_load(job_id, on_state=on_state))
+
+    def wait_for_download(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
+        """Poll a download until it is committed or cancelled; raises the job's error when it failed."""
+        return self._run(self._calls.wait_for_download(job_id, on_state=on_state))
 
     def wait_for_probe(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
         """Poll a probe job until it is done."""

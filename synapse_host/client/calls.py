@@ -6,7 +6,7 @@ again are, after ``retry_after_ms``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from synapse_host.client.batching import plan_batches
@@ -169,6 +169,18 @@ class Calls:
         """Every model with its state, fingerprints and limits."""
         return await self.call("models.list")
 
+    async def models_download(self, catalog_id: str, *, request_key: str | None = None) -> Status:
+        """Start or join installing a model of the catalog; the reply names the ``job_id`` for ``wait_for_download``."""
+        return await self.call("models.download", {"catalog_id": catalog_id, **given(request_key=request_key)})
+
+    async def models_download_cancel(self, job_id: str) -> Status:
+        """End a download for everybody who waits for it, unless it has ended."""
+        return await self.call("models.download.cancel", {"job_id": job_id})
+
+    async def models_remove(self, catalog_id: str) -> dict[str, Any]:
+        """Remove every install of a model of the catalog."""
+        return await self.call("models.remove", {"catalog_id": catalog_id})
+
     async def probe_start(self, models: Sequence[str], *, request_key: str | None = None) -> Status:
         """Start certifying models on this machine; the reply names the ``job_id`` for ``wait_for_probe``."""
         return await self.call("probe.start", {"models": list(models), **given(request_key=request_key)})
@@ -179,13 +191,17 @@ class Calls:
 
     async def wait_for_load(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
         """Poll a load job until its model is ready; raises the job's error when it failed."""
-        return await self._poll("model.status", job_id, "ready", on_state)
+        return await self._poll("model.status", job_id, ("ready",), on_state)
+
+    async def wait_for_download(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
+        """Poll a download until it is committed or cancelled; raises the job's error when it failed."""
+        return await self._poll("model.status", job_id, ("committed", "cancelled"), on_state)
 
     async def wait_for_probe(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
         """Poll a probe job until it is done; raises the job's error when it failed."""
-        return await self._poll("probe.status", job_id, "done", on_state)
+        return await self._poll("probe.status", job_id, ("done",), on_state)
 
-    async def _poll(self, method: str, job_id: str, done: str, on_state: OnStatus | None) -> Status:
+    async def _poll(self, method: str, job_id: str, ends: Collection[str], on_state: OnStatus | None) -> Status:
         delay, before = _FIRST_POLL_S, None
         while True:
             status = await self.call(method, {"job_id": job_id})
@@ -193,11 +209,11 @@ class Calls:
                 on_state(status)
             before = status
             state = str(status.get("state"))
-            if state == done:
+            if state in ends:
                 return status
             if "error" in status:
                 raise error_from(status["error"])
-            if state.startswith("failed") or state == "cancelled":
+            if state.startswith("failed"):
                 raise ReplyMismatch(f"job {job_id!r} ended as {state!r} without saying why; read the host's log")
             await self._transport.pause(delay)
             delay = min(delay * _POLL_GROWTH, _LONGEST_POLL_S)

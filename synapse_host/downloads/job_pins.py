@@ -63,10 +63,11 @@ def release_job(cache: BlobCache, job_id: str, digests: Iterable[str], *, remove
 
 
 def repin(cache: BlobCache, installs: Installs, models: Collection[str] | None) -> None:
-    """Make this host's pins what its store says, at boot, when no job runs.
+    """Make this host's pins what its store says, at boot, when no job runs; what a death left half written goes too.
 
     ``models`` are the registered models; None leaves their pins alone.
     """
+    cache.sweep()
     wanted = _install_pins(cache, installs.all())
     for digest, owner in cache.pins():
         purpose = pin_owners.purpose_of(owner, cache.owner)

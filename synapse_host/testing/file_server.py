@@ -61,13 +61,10 @@ class FileServer:
         self._plans: dict[str, list[Plan]] = {}
         self._ended = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
+        #: Where it listens, and nobody does once it ended.
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads: list[threading.Thread] = []
         self._connections: list[socket.socket] = []
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def plan(self, path: str, *plans: Plan) -> None:
         """Answer the next requests for ``path`` by these, one each."""

@@ -1,0 +1,116 @@
+"""``synapse-opctl cache``: what an operator does with the model cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.layout import CacheLayout, read_digest
+from synapse_host.cli.exit_codes import Exit
+from synapse_host.cli.output import fail, failures_explained, print_json, print_table, print_text, progress_bar
+from synapse_host.client.blocking_client import Client
+from synapse_host.errors import ArtifactInvalid, InvalidRequest, StoreFailure
+from synapse_host.settings import load_settings
+
+app = typer.Typer(name="cache", help="Look after the model cache.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
+Socket = Annotated[
+    Path | None, typer.Option("--socket", help="Socket of the host; default: the one of this user's settings.")
+]
+
+
+@app.command()
+def pin(
+    content: Annotated[str, typer.Argument(help="Digest of content that is here, a file, or an http(s) address.")],
+    expected: Annotated[str | None, typer.Option("--digest", help="SHA-256 the file or address must have.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the pin of a digest back.")] = False,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Keep content in the cache, bringing it in where it is not here."""
+    params: dict[str, Any] = {"pinned": False} if remove else {}
+    if re.fullmatch("(sha256:)?[0-9a-f]{64}", content):
+        params["digest"] = content
+    else:
+        params["source_url"] = content if "://" in content else str(Path(content).absolute())
+    if expected is not None:
+        params["expected_digest"] = expected
+    with failures_explained(), Client.connect(socket) as client:
+        answer = client.call("cache.pin", params)
+    if as_json:
+        print_json(answer)
+    else:
+        artifact = answer["artifact"]
+        print_text(f"{artifact['digest']} {'is no longer pinned by you' if remove else 'is pinned'}")
+
+
+@app.command()
+def gc(
+    digest: Annotated[str | None, typer.Option("--digest", help="This content alone.")] = None,
+    grace_ms: Annotated[int, typer.Option("--grace-ms", help="How long marked content stays.")] = 60_000,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Mark content nothing needs, and remove what was marked a grace ago."""
+    params: dict[str, Any] = {"grace_ms": grace_ms, **({"digest": digest} if digest else {})}
+    with failures_explained(), Client.connect(socket) as client:
+        answer = client.call("cache.gc", params)
+    if as_json:
+        print_json(answer)
+        return
+    print_table("Content", ("digest", "outcome", "why"), [_outcome_row(each) for each in answer["outcomes"]])
+
+
+@app.command()
+def verify(
+    digests: Annotated[list[str] | None, typer.Argument(help="Digests to hash; without any, all of them.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Hash content and set damaged content aside. Needs no running host."""
+    with failures_explained():
+        cache = local_cache()
+        try:
+            wanted = [read_digest(digest) for digest in digests] if digests else cache.layout.digests()
+        except InvalidRequest as wrong:
+            fail(Exit.USAGE, wrong.message)
+        with progress_bar("hashed") as show:
+            found = []
+            for digest, state in states_of(cache, wanted):
+                found.append({"digest": f"sha256:{digest}", "state": state})
+                show(len(found), len(wanted))
+    if as_json:
+        print_json({"cache_root": str(cache.layout.root), "content": found})
+    else:
+        print_table("Content", ("digest", "state"), [(row["digest"], row["state"]) for row in found])
+    if any(row["state"] != "whole" for row in found):
+        raise typer.Exit(Exit.REFUSED)
+
+
+def local_cache() -> BlobCache:
+    """The model cache of this user's settings; raises ``StoreFailure``, ``SettingsInvalid``."""
+    root = load_settings().model_cache
+    if not root.is_dir():
+        raise StoreFailure(f"there is no model cache at {root}; nothing was downloaded yet")
+    return BlobCache(CacheLayout(root), "synapse-opctl")
+
+
+def states_of(cache: BlobCache, digests: list[str]) -> Iterator[tuple[str, str]]:
+    """Each digest with what became of hashing it: whole, damaged (and set aside now), missing or unreadable."""
+    for digest in digests:
+        try:
+            found = cache.audit(digest)
+        except ArtifactInvalid:
+            yield digest, "unreadable"
+        else:
+            yield digest, "missing" if found is None else "whole" if found.sha256 == digest else "damaged"
+
+
+def _outcome_row(outcome: Mapping[str, Any]) -> tuple[str, str, object]:
+    why = outcome.get("reason") or outcome.get("delete_after_ms") or outcome.get("freed_bytes")
+    return outcome["digest"], outcome["outcome"], why

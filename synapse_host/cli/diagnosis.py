@@ -1,0 +1,127 @@
+"""What is wrong with a host's files and sockets, in words a person can act on. Needs no running host."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.layout import CacheLayout
+from synapse_host.cli.cache_commands import states_of
+from synapse_host.errors import SettingsInvalid, StoreFailure
+from synapse_host.settings import Settings, load_settings
+from synapse_host.store.upkeep import faults_of
+
+_CONNECT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One verdict: what was looked at, whether it is well, what was seen, and what to do where it is not."""
+
+    subject: str
+    ok: bool
+    seen: str
+    remedy: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The finding as a document."""
+        return asdict(self)
+
+
+def diagnose(*, hash_content: bool) -> list[Finding]:
+    """Every finding, in the order in which to read them; later ones are left out where the settings are unusable."""
+    try:
+        settings = load_settings()
+    except SettingsInvalid as wrong:
+        return [Finding("settings", False, str(wrong), "correct the value, then look again")]
+    named = settings.paths.config_file
+    found = [Finding("settings", True, f"{named} is in order" if named.exists() else f"no {named}: defaults")]
+    for look in (_directories, _store, _socket):
+        found += look(settings)
+    return [*found, *_cache(settings, hash_content)]
+
+
+def _directories(settings: Settings) -> Iterator[Finding]:
+    paths = settings.paths
+    named = {"data directory": paths.data_dir, "cache directory": paths.cache_dir, "run directory": paths.runtime_dir}
+    for subject, path in named.items():
+        if not path.exists():
+            yield Finding(subject, True, f"{path} will be made")
+        elif not path.is_dir() or not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            yield Finding(subject, False, f"{path} cannot be written", "give this user the right to write there")
+        else:
+            yield Finding(subject, True, f"{path} can be written")
+
+
+def _store(settings: Settings) -> Iterator[Finding]:
+    path = settings.paths.store_file
+    try:
+        faults = faults_of(path)
+    except FileNotFoundError:
+        yield Finding("store", True, f"no {path} yet")
+        return
+    if faults:
+        yield Finding(
+            "store", False, f"{path}: {'; '.join(faults)}", "stop the host, then restore the file or move it away"
+        )
+    else:
+        yield Finding("store", True, f"{path} is whole")
+
+
+def _socket(settings: Settings) -> Iterator[Finding]:
+    path = settings.paths.host_socket
+    if not path.exists():
+        yield Finding("socket", True, f"no host runs: there is no {path}")
+        return
+    mode = stat.S_IMODE(path.lstat().st_mode)
+    if mode & 0o077:
+        yield Finding("socket", False, f"{path} is open to others (mode {mode:o})", f"chmod 600 {path}")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_CONNECT_S)
+        try:
+            connection.connect(str(path))
+        except OSError as fault:
+            yield Finding("socket", False, f"{path} is there and nobody answers ({fault})", "start synapse-host serve")
+        else:
+            yield Finding("socket", True, f"a host answers on {path}")
+
+
+def _cache(settings: Settings, hash_content: bool) -> Iterator[Finding]:
+    root = settings.model_cache
+    if not root.exists():
+        yield Finding("model cache", True, f"no {root} yet")
+        return
+    cache = BlobCache(CacheLayout(root), "synapse-opctl")
+    try:
+        cache.layout.prepare()
+        digests = cache.layout.digests()
+        yield Finding("model cache", True, f"{root} holds {len(digests)} files, {_bytes_in(cache.layout.blobs)} bytes")
+        if hash_content:
+            yield _content(cache, digests)
+        yield from _set_aside(cache.layout.quarantine)
+    except (StoreFailure, OSError) as failure:
+        yield Finding("model cache", False, str(failure), "see the message")
+
+
+def _content(cache: BlobCache, digests: list[str]) -> Finding:
+    bad = [f"{digest} is {state}" for digest, state in states_of(cache, digests) if state != "whole"]
+    if not bad:
+        return Finding("cached content", True, f"{len(digests)} files are what their digests say")
+    return Finding("cached content", False, "; ".join(bad), "download the models they belong to again")
+
+
+def _set_aside(quarantine: Path) -> Iterator[Finding]:
+    names = sorted(path.name for path in quarantine.iterdir())
+    if names:
+        yield Finding(
+            "quarantine", False, f"{quarantine} holds {len(names)} damaged files", "look at the disk, then remove them"
+        )
+
+
+def _bytes_in(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir())

@@ -1,0 +1,84 @@
+"""``synapse-host models``: what a user does with models of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from synapse_host.cli.exit_codes import Exit
+from synapse_host.cli.output import byte_bar, fail, failures_explained, print_json, print_text, tell
+from synapse_host.client.blocking_client import Client
+
+app = typer.Typer(name="models", help="Install and remove models of the catalog.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
+Socket = Annotated[
+    Path | None, typer.Option("--socket", help="Socket of the host; default: the one of this user's settings.")
+]
+CatalogId = Annotated[str, typer.Argument(help="Id of a model of the catalog.")]
+
+
+@app.command()
+def download(
+    catalog_id: CatalogId,
+    request_key: Annotated[str | None, typer.Option("--key", help="Key to ask for the same download again.")] = None,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Install a model: fetch what is not here, verify it, and wait until it is installed."""
+    with failures_explained(), Client.connect(socket) as client:
+        job = client.models_download(catalog_id, request_key=request_key)
+        try:
+            with byte_bar(catalog_id) as show:
+                status = client.wait_for_download(job["job_id"], on_state=_shown_by(show))
+        except KeyboardInterrupt:
+            tell(f"the host goes on downloading; stop it with: synapse-host models cancel {job['job_id']}")
+            raise
+    if status["state"] == "cancelled":
+        fail(Exit.REFUSED, f"download {job['job_id']} of {catalog_id} was cancelled")
+    if as_json:
+        print_json(status)
+    else:
+        print_text(f"{catalog_id} is installed")
+
+
+@app.command()
+def cancel(
+    job_id: Annotated[str, typer.Argument(help="Job id of a download.")], socket: Socket = None, as_json: Json = False
+) -> None:
+    """End a download for everybody who waits for it; a finished one stays as it is."""
+    with failures_explained(), Client.connect(socket) as client:
+        status = client.models_download_cancel(job_id)
+    if as_json:
+        print_json(status)
+    else:
+        print_text(f"download {job_id}: {status['state']}")
+
+
+@app.command()
+def remove(catalog_id: CatalogId, socket: Socket = None, as_json: Json = False) -> None:
+    """Remove every install of a model and the content nothing else needs."""
+    with failures_explained(), Client.connect(socket) as client:
+        removed = client.models_remove(catalog_id)
+    if as_json:
+        print_json(removed)
+    elif removed["removed_manifests"]:
+        print_text(f"{catalog_id} is removed, {removed['freed_bytes']} bytes freed")
+    else:
+        print_text(f"{catalog_id} was not installed")
+
+
+def _shown_by(show: Callable[[int, int], None]) -> Callable[[dict[str, Any]], None]:
+    """Moves a bar as the statuses of a download say; whole once everything is here."""
+    total = 0
+
+    def seen(status: dict[str, Any]) -> None:
+        nonlocal total
+        total = status.get("bytes_total", total)
+        if status["state"] in ("downloading", "verifying", "committed"):
+            show(status.get("bytes_done", total), total)
+
+    return seen
