@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import anyio
@@ -38,9 +38,11 @@ from synapse_host.identity.machine_profile import MachineProfile, read_machine_p
 from synapse_host.jobs.counters import JobCounters
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.guarded_tasks import GuardedTasks
+from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.health_refresh import HealthRefresh
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.pausing import PauseControl
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.stored_models import model_of, row_of
@@ -51,6 +53,7 @@ from synapse_host.operations.embedding import EmbeddingService, InlineLimits
 from synapse_host.operations.generation import GenerationLimits, GenerationService
 from synapse_host.operations.job_lanes import JobLanes
 from synapse_host.operations.lane_door import LaneDoor
+from synapse_host.operations.lane_pausing import LanePausingService
 from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
 from synapse_host.operations.probing import ProbingService
@@ -63,12 +66,8 @@ from synapse_host.server.listener import OpenConnections, serve_locked, sole_hos
 from synapse_host.server.singleton import make_private_directory
 from synapse_host.settings import Settings
 from synapse_host.socket_paths import worker_socket_folder, worker_socket_path
-from synapse_host.store.alias_store import AliasStore
-from synapse_host.store.certification_store import CertificationStore
 from synapse_host.store.database import Store
-from synapse_host.store.model_store import ModelStore
-from synapse_host.store.module_store import ModuleStore
-from synapse_host.store.self_check_store import SelfCheckStore
+from synapse_host.store.stores import Stores
 from synapse_host.supervision.output_log import OutputLog
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
@@ -81,23 +80,13 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Stores:
-    modules: ModuleStore
-    models: ModelStore
-    certifications: CertificationStore
-    aliases: AliasStore
-    checks: SelfCheckStore
-    store: Store
-
-
 class Host:
     """The parts of one running host. Made by ``open_host``; serves by ``run_host``."""
 
     def __init__(
         self,
         settings: Settings,
-        stores: _Stores,
+        stores: Stores,
         machine: MachineProfile,
         generation: int,
         tasks: TaskGroup,
@@ -111,17 +100,17 @@ class Host:
         self.aliases = AliasTable()
         self.lanes = LaneTable()
         self.ledger = CertificationLedger(self.profile_hash)
-        self.gate = Gate(
-            byte_budget=settings.inline.byte_budget,
+        self.gate = Gate(byte_budget=settings.inline.byte_budget, clock=time.monotonic)
+        self.pauses = PauseControl(
+            self.lanes,
+            FileLock(settings.paths.runtime_dir / "synapse" / "neural-engine.lock"),
+            tasks,
+            now_ms=_now_ms,
             clock=time.monotonic,
         )
         self._backends = BackendChoice(settings.paths.cache_dir, settings.of_backends)
         self.registrar = ModelRegistrar(
-            self.lanes,
-            self._backends,
-            save=self._save_model,
-            runtime=self._runtime,
-            now_ms=_now_ms,
+            self.lanes, self._backends, save=self._save_model, runtime=self._runtime, now_ms=_now_ms
         )
         self._stores = stores
         self.connections = OpenConnections()
@@ -154,7 +143,7 @@ class Host:
             counters,
             module_generation=generation,
             now_ms=_now_ms,
-            lanes=JobLanes(self.lanes, self.ledger, self.catalog.checks, self.gate),
+            lanes=JobLanes(self.lanes, self.ledger, self.catalog.checks, self.gate, self.pauses),
             aliases=self.aliases,
             tasks=jobs,
         )
@@ -173,7 +162,9 @@ class Host:
             deadline_ms=settings.inline.deadline_ms, max_queue_ms=settings.inline.max_queue_ms, clock=time.monotonic
         )
         catalog = self.catalog
-        door = LaneDoor(self.lanes, catalog.shelf, self.ledger, self.aliases, catalog.checks, time.monotonic)
+        door = LaneDoor(
+            self.lanes, catalog.shelf, self.ledger, self.aliases, catalog.checks, self.pauses, time.monotonic
+        )
         desk = ServingDesk(door, self.gate, self.aliases, budgets, generation, self._tokenising)
         loads = ManagementJobs(
             "model-load", module_generation=generation, tasks=self._jobs, most_running=settings.worker.max_loads
@@ -206,11 +197,12 @@ class Host:
                 generation,
                 (durable.status_of,),
             ),
-            *catalog.services(self.downloads, self.ledger, self.aliases, generation),
+            *catalog.services(self.downloads, self.ledger, self.aliases, self.pauses, generation),
             CachingService(self.downloads, _now_ms, generation),
             ProbingService(
                 self.lanes, catalog.shelf, catalog.checks, self.ledger, probes, self._probe, self.machine, generation
             ),
+            LanePausingService(self.pauses, generation),
             AliasService(
                 self.aliases, self._stores.aliases, self.lanes, settings.aliases.admin_enabled, _now_ms, generation
             ),
@@ -295,10 +287,12 @@ class Host:
             threads=self.settings.worker.threads,
             estimate_ms=self.settings.inline.estimated_execution_ms,
             recycle_rss_mib=self.settings.worker.recycle_rss_mib,
+            refuse_load=self.pauses.refuse,
             loaded=self._health.wake,
         )
 
     async def _start_worker(self, model: RegisteredModel) -> Worker:
+        self.pauses.refuse(model)
         await self._backends.require_installed(model.backend)
         self._worker_numbers += 1
         worker_id = f"synapse-{model.engine.engine}-{model.model_id}-{self._worker_numbers}"
@@ -341,16 +335,8 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
     machine = read_machine_profile((), os_build_override=None)
     store = Store.open(settings.paths.store_file)
     try:
-        modules = ModuleStore(store)
-        stores = _Stores(
-            modules,
-            ModelStore(store),
-            CertificationStore(store),
-            AliasStore(store),
-            SelfCheckStore(store),
-            store,
-        )
-        generation = await modules.begin_generation()
+        stores = Stores.of(store)
+        generation = await stores.modules.begin_generation()
         async with anyio.create_task_group() as tasks:
             try:
                 # Jobs end before the lanes they use: a probe must not take its lane's stop for a fault of the engine.

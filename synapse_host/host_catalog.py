@@ -32,6 +32,7 @@ from synapse_host.lanes.catalog_package import Blobs, CatalogPackage, Damage, St
 from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.pausing import PauseControl
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.strikes import CATALOG
 from synapse_host.operations.cataloguing import CataloguingService
@@ -90,13 +91,18 @@ class HostCatalog:
         )
 
     def services(
-        self, downloads: DownloadRoom, ledger: CertificationLedger, aliases: AliasTable, generation: int
+        self,
+        downloads: DownloadRoom,
+        ledger: CertificationLedger,
+        aliases: AliasTable,
+        pauses: PauseControl,
+        generation: int,
     ) -> tuple[DownloadingService, CataloguingService, ListingService]:
         """Who answers for the catalog: what it has, what is installed of it, and which lanes there are."""
         return (
             DownloadingService(self.standing, downloads, downloads.removal([self.shelf]), self.checks.forget),
             CataloguingService(self.standing, self.checks, generation),
-            ListingService(self._lanes, self.shelf, self.checks, ledger, aliases, generation),
+            ListingService(self._lanes, self.shelf, self.checks, ledger, aliases, pauses, generation),
         )
 
     def _open_lane(self, entry: CatalogEntry, backend: EntryBackend, install: Install) -> Lane:

@@ -10,9 +10,11 @@ from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.admission.prediction import Work
 from synapse_host.admission.turn import Turn
 from synapse_host.admission.work_class import WorkClass
+from synapse_host.lanes.worker_errors import embed_error
 from synapse_host.supervision.exchange import Exchange
+from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
-from synapse_host.worker_protocol.messages import Message
+from synapse_host.worker_protocol.messages import Message, Scores, VectorsHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +108,14 @@ class GroupRun:
                 self._turns.ask(self._places[-1])
         finally:
             self._turns.end(turn)
+
+
+def numbers_of(exchange: Exchange, item_ids: Sequence[str]) -> bytes | bytearray:
+    """The numbers of one settled group; raises what it failed with, naming one of ``item_ids`` where it was one row."""
+    try:
+        reply, raw = exchange.outcome()
+    except WorkerRefusal as refusal:
+        raise embed_error(refusal, item_ids) from refusal
+    assert isinstance(reply, VectorsHeader | Scores)
+    assert raw is not None
+    return raw

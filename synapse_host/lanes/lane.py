@@ -19,7 +19,7 @@ from synapse_host.admission.work_class import WorkClass
 from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelLoading, SynapseError
 from synapse_host.lanes.batching import group_rows, padded_length
 from synapse_host.lanes.group_messages import embed_message, rerank_message, token_bytes
-from synapse_host.lanes.group_run import GroupPlan, GroupRun
+from synapse_host.lanes.group_run import GroupPlan, GroupRun, numbers_of
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_health import LaneHealth
 from synapse_host.lanes.lane_holders import Holders
@@ -28,12 +28,11 @@ from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
 from synapse_host.lanes.strikes import Strikes
 from synapse_host.lanes.upkeep import Upkeep
-from synapse_host.lanes.worker_errors import embed_error
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pairs import PairTokenizer
-from synapse_host.worker_protocol.messages import Generate, Scores, Text, VectorsHeader
+from synapse_host.worker_protocol.messages import Generate, Text
 
 __all__ = ["Lane", "LaneRuntime"]
 
@@ -273,12 +272,12 @@ class Lane:
             raise host_fault("a group of rows", fault) from fault
         run.begin()
         if len(rows) == 1:
-            return bytes(_numbers_of(await self._turn(run, 0), item_ids))
+            return bytes(numbers_of(await run.wait(0), item_ids))
         out = bytearray(len(rows) * width)
         for place, group in enumerate(plan.groups):
-            exchange = await self._turn(run, place)
+            exchange = await run.wait(place)
             try:
-                raw = _numbers_of(exchange, [item_ids[index] for index in group])
+                raw = numbers_of(exchange, [item_ids[index] for index in group])
             except BaseException:
                 run.give_up()
                 raise
@@ -311,14 +310,11 @@ class Lane:
         )
         run.begin()
         try:
-            reply, _ = (await self._turn(run, 0)).outcome()
+            reply, _ = (await run.wait(0)).outcome()
         except WorkerRefusal as refusal:
             raise to_synapse_error(refusal) from refusal
         assert isinstance(reply, Text)
         return reply
-
-    async def _turn(self, run: GroupRun, place: int) -> Exchange:
-        return await run.wait(place)
 
     def _account(self, serving: Serving, exchange: Exchange, rows: int) -> bool:
         """Count the ``rows`` a worker served, whether or not the caller still waits; False where it did not do it."""
@@ -360,6 +356,15 @@ class Lane:
         if not self._holders:
             self._freed()
 
+    async def emptied(self) -> None:
+        """Wait until nobody holds the lane, then unload it; a lane without a worker is empty. Raises as ``unload``."""
+        await self._residency.settled()
+        while self._holders:
+            await self._holders.gone()
+            await self._residency.settled()
+        if self._residency.serving is not None:
+            await self._residency.start_unloading().outcome()
+
     def _freed(self) -> None:
         if not self._leaving:
             self._upkeep.released()
@@ -387,14 +392,3 @@ class Lane:
     async def close(self) -> None:
         """End the lane for good: stop its worker."""
         await self._residency.close()
-
-
-def _numbers_of(exchange: Exchange, item_ids: Sequence[str]) -> bytes | bytearray:
-    """The numbers of one settled group."""
-    try:
-        reply, raw = exchange.outcome()
-    except WorkerRefusal as refusal:
-        raise embed_error(refusal, item_ids) from refusal
-    assert isinstance(reply, VectorsHeader | Scores)
-    assert raw is not None
-    return raw

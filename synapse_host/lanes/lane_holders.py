@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 
+import anyio
+
 from synapse_host.errors import ModelInUse
 from synapse_host.lanes.registered_model import RegisteredModel
 
@@ -18,6 +20,7 @@ class Holders:
         self._freed = freed
         self._held: dict[int, Mapping[str, str]] = {}
         self._numbers = count(1)
+        self._gone: anyio.Event | None = None
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -36,7 +39,16 @@ class Holders:
         finally:
             del self._held[number]
             if not self._held:
+                if self._gone is not None:
+                    self._gone.set()
                 self._freed()
+
+    async def gone(self) -> None:
+        """Wait until nobody holds."""
+        while self._held:
+            if self._gone is None or self._gone.is_set():
+                self._gone = anyio.Event()
+            await self._gone.wait()
 
     def refuse(self) -> None:
         """Raise ``ModelInUse`` while there are any; details name them."""

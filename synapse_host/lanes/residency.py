@@ -49,6 +49,8 @@ class LaneRuntime:
     recycle_rss_mib: int = 0
     #: What two strikes mean for the lane.
     quarantine: QuarantinePolicy = FREE_FORM
+    #: Raises where a model must not be loaded now.
+    refuse_load: Callable[[RegisteredModel], None] = lambda model: None
     #: Called when a worker has loaded the lane's model.
     loaded: Callable[[], None] = lambda: None
     #: What a refused LOAD becomes for those who wait for it.
@@ -114,11 +116,13 @@ class Residency:
 
         Raises:
             ModelLoading: the lane is being replaced by another of the same id.
+            SynapseError: nothing may be loaded now, such as during a pause.
 
         """
         if self._retired:
             raise ModelLoading(f"model {self.model.model_id!r} is being replaced by another load; retry shortly")
         if self._loading is None:
+            self._runtime.refuse_load(self.model)
             self._loading = Errand()
             self._runtime.tasks.start_soon(self._load, self._loading, name=f"load {self.model.model_id}")
         return self._loading
@@ -145,6 +149,10 @@ class Residency:
         """
         if self.state is not LaneState.READY or self._loading is not None or self._retired:
             return False
+        try:
+            self._runtime.refuse_load(self.model)
+        except SynapseError:
+            return False
         self._loading, self.recycling = Errand(), True
         self._move(LaneEvent.UNLOAD)
         self._runtime.tasks.start_soon(self._recycle, self._loading, name=f"recycle {self.model.model_id}")
@@ -154,6 +162,11 @@ class Residency:
         """Wait for the end of a replacement, where there is one in progress."""
         while self.recycling and self._loading is not None:
             await self._loading.finished.wait()
+
+    async def settled(self) -> None:
+        """Wait until nothing loads, unloads or is replaced."""
+        while (errand := self._loading or self._unloading) is not None:
+            await errand.finished.wait()
 
     def retire(self, *, retired: bool = True) -> None:
         """Load no more, because another lane takes the id; or take that back."""

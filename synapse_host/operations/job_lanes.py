@@ -16,6 +16,7 @@ from synapse_host.hookspecs import BatchPolicy
 from synapse_host.jobs.job_lane import JobLane, TextEncoder
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.pausing import PauseControl
 from synapse_host.store.job_tables import JobRow
 
 #: Bytes a token is charged with while its group runs.
@@ -70,6 +71,7 @@ class JobLanes:
     certifications: CertificationLedger
     checks: SelfChecks
     gate: Gate
+    pauses: PauseControl
 
     def of(self, job: JobRow) -> JobLane:
         """The lane that may carry out ``job`` now.
@@ -77,7 +79,7 @@ class JobLanes:
         Raises:
             UnknownModel: the model is gone.
             SubstitutionRejected: it is another one under the same name.
-            SynapseError: the lane is quarantined, failed its check or is not certified.
+            SynapseError: the lane is paused, quarantined, failed its check or is not certified.
 
         """
         lane = self.lanes.get(job.model_id)
@@ -87,6 +89,7 @@ class JobLanes:
                 f"{lane.model.fingerprint}, the job's {job.fingerprint}; submit it again for vectors of the new one",
                 details={"lane_id": job.model_id, "required_fingerprint": job.fingerprint},
             )
+        self.pauses.refuse(lane.model)
         lane.refuse_quarantined()
         self.checks.refuse_failed(lane)
         if lane.model.catalog_id is None:

@@ -15,6 +15,7 @@ from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import LOAD_WAIT_MS, Lane
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.pausing import PauseControl
 from synapse_host.lanes.resolution import resolve_lane
 from synapse_host.operations.constraints import Constraints
 
@@ -23,7 +24,7 @@ from synapse_host.operations.constraints import Constraints
 class LaneDoor:
     """Finds the lane of a request and makes it ready, refusing in the serving check order (readings, section 1).
 
-    Task, id, fingerprint, backend, install: ``resolve_lane``. Then, of the lane: quarantine, its self-check, its
+    Task, id, fingerprint, backend, install: ``resolve_lane``. Then, of the lane: pause, quarantine, its self-check, its
     certification. Length and admission follow in the methods themselves.
     """
 
@@ -32,6 +33,7 @@ class LaneDoor:
     ledger: CertificationLedger
     aliases: AliasTable
     checks: SelfChecks
+    pauses: PauseControl
     clock: Callable[[], float]
 
     async def certified_lane(self, task: Task, model: str | None, constraints: Constraints) -> Lane:
@@ -56,6 +58,7 @@ class LaneDoor:
             required_epoch=constraints.required_epoch,
             table_epoch=self.aliases.epoch,
         )
+        self.pauses.refuse(lane.model)
         lane.refuse_quarantined()
         self.checks.refuse_failed(lane)
         return lane

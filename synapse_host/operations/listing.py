@@ -13,6 +13,7 @@ from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.pausing import PauseControl
 from synapse_host.operations.constraints import Params
 from synapse_host.operations.registry import Method, Reply, RequestContext
 
@@ -30,6 +31,7 @@ class ListingService:
     checks: SelfChecks
     ledger: CertificationLedger
     aliases: AliasTable
+    pauses: PauseControl
     module_generation: int
 
     def methods(self) -> list[Method]:
@@ -73,6 +75,8 @@ class ListingService:
             "dims": lane.dims or None,
             "warm_load_cost_hint_ms": performance.cold_load_ms if performance else lane.cold_load_ms,
         }
+        if (pause := self.pauses.state.pause) is not None and self.pauses.concerns(model):
+            row.update(paused_until_ms=pause.until_ms, pause_reason=pause.reason)
         row.update({name: value for name, value in optional.items() if value is not None})
         return row | ({"self_check": dict(NOT_APPLICABLE)} if model.catalog_id is None else self._of_catalog(lane))
 

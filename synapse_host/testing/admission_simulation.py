@@ -30,9 +30,9 @@ SPREAD = math.log(MOST) / 3
 class Scenario:
     """Who asks for what; times are milliseconds.
 
-    Queries come in bursts of one to ``burst_most``, on average ``burst_every_ms`` apart and at least ``burst_quiet_ms``,
-    or ``queries_always`` of them are asked for at any time. ``jobs`` and ``batches_always`` durable jobs and requests
-    always have something to compute; inline batches come ``batch_every_ms`` apart.
+    Queries come in bursts of one to ``burst_most``, ``burst_every_ms`` apart on average and ``burst_quiet_ms`` at
+    least; or ``queries_always`` of them are asked for at any time. ``jobs`` and ``batches_always`` durable jobs and
+    requests always have something to compute; inline batches come ``batch_every_ms`` apart.
     """
 
     query_ms: float = 5.0

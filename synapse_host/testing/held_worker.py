@@ -24,6 +24,8 @@ class HeldWorker:
 
     pid = 0
     idle = True
+    age_s = 0.0
+    answered = 0
 
     def __init__(self) -> None:
         self.closed = anyio.Event()

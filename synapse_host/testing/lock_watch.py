@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from synapse_host.admission.gate import Gate
 from synapse_host.direct_stream import DirectStream
+from synapse_host.lanes.group_run import GroupRun
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.residency import Errand, Residency
 from synapse_host.store.database import Store
@@ -75,7 +76,7 @@ _CALLS: tuple[tuple[type, str, str], ...] = (
     (Residency, "_load", "lane change"),
     (Residency, "_unload", "lane change"),
     (Residency, "_recycle", "lane change"),
-    (Lane, "_turn", "device turn"),
+    (GroupRun, "wait", "device turn"),
     (Worker, "request", "worker connection"),
     (Worker, "ping", "worker connection"),
     (Worker, "stop", "worker connection"),

@@ -45,6 +45,8 @@ def text_for(method: str) -> str:
         "model.status": ["model.load"],
         "model.unload": ["model.status"],
         "probe.status": ["probe.report"],
+        "lanes.pause": ["lanes.status"],
+        "lanes.resume": ["lanes.status"],
     }
     return "\n".join(found[name] for name in [method, *refers.get(method, [])])
 
@@ -90,6 +92,9 @@ def answers(
             "probe.status": client.wait_for_probe(probe["job_id"]),
             "probe.report": client.probe_report(),
             "admission.status": client.call("admission.status"),
+            "lanes.pause": client.call("lanes.pause", {"scope": "neural_engine", "duration_ms": 60_000, "reason": "a"}),
+            "lanes.status": client.call("lanes.status"),
+            "lanes.resume": client.call("lanes.resume"),
             "aliases.check_index": client.call(
                 "aliases.check_index", {"index_fingerprint": "a", "provenance_set": ["b"]}
             ),

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from synapse_host.errors import EngineCrashed, ModelInUse, ModelLoading, ProbeRequired
-from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.group_run import GroupRun
 from synapse_host.lanes.residency import Residency
 from synapse_host.supervision.socket_stream import SocketStream
 from synapse_host.supervision.worker import Worker
@@ -34,7 +34,7 @@ SEEDS, OPERATIONS, CALLERS = range(6), 12, 6
 #: Steps of the shells that get delays of their own.
 SLOWED: list[tuple[Any, str]] = [
     *((Worker, "_carry_out"), (WorkerProcess, "end"), (SocketStream, "receive")),
-    *((Residency, "_start_serving"), (Residency, "_stop"), (Lane, "_turn")),
+    *((Residency, "_start_serving"), (Residency, "_stop"), (GroupRun, "wait")),
 ]
 #: What may come of a request or of an operator's wish while others kill, load and unload.
 LAWFUL = (EngineCrashed, ModelInUse, ModelLoading, ProbeRequired)
@@ -140,17 +140,18 @@ async def test_a_lane_in_a_storm_serves_the_next_request(
 
 async def test_two_locks_in_swapped_order_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lane is loaded, which may wait for an unload, by somebody who has the device's turn already."""
-    turn = Lane._turn
+    wait, lanes = GroupRun.wait, []
 
-    async def swapped(self: Lane, *args: Any) -> Any:
-        await self._residency.recycling_over()
-        return await turn(self, *args)
+    async def swapped(self: GroupRun, *args: Any) -> Any:
+        await lanes[0]._residency.recycling_over()
+        return await wait(self, *args)
 
-    monkeypatch.setattr(Lane, "_turn", swapped)
+    monkeypatch.setattr(GroupRun, "wait", swapped)
     caught = None
     try:
         with watched_locks() as watch:
             async with stub_lane(stub_spec(tmp_path)) as stub:
+                lanes.append(stub.lane)
                 with pytest.raises(LockOrderBroken):
                     await stub.embed([1])
     except LockOrderBroken as broken:

@@ -1,0 +1,87 @@
+"""lanes.pause, lanes.resume and lanes.status: give the Neural Engine away for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import StrictInt, StrictStr
+
+from synapse_host.errors import InvalidRequest
+from synapse_host.lanes.pausing import PauseControl
+from synapse_host.operations.constraints import Params
+from synapse_host.operations.quoting import quoted
+from synapse_host.operations.registry import Method, Reply, RequestContext
+
+#: The one scope there is.
+SCOPE = "neural_engine"
+#: Longest pause: 120 minutes (wire contract section 5).
+MOST_MS = 7_200_000
+
+
+class LanesPauseParams(Params):
+    """What to pause, for how many milliseconds, and why."""
+
+    scope: StrictStr
+    duration_ms: StrictInt
+    reason: StrictStr
+
+
+class NoParams(Params):
+    """Takes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanePausingService:
+    """Begins, ends and shows pauses."""
+
+    control: PauseControl
+    module_generation: int
+
+    def methods(self) -> list[Method]:
+        """The methods of this module."""
+        return [
+            Method("lanes.pause", "mutate", LanesPauseParams, self.pause),
+            Method("lanes.resume", "mutate", NoParams, self.resume),
+            Method("lanes.status", "query", NoParams, self.status),
+        ]
+
+    async def pause(self, params: LanesPauseParams, context: RequestContext) -> Reply:
+        """Begin a pause; the answer does not wait for anything to drain."""
+        _refuse_unfit(params)
+        if not self.control.begin(params.duration_ms, params.reason):
+            pause = self.control.state.pause
+            assert pause is not None
+            raise InvalidRequest(
+                f"a pause is active already ({pause.reason}); resume it first, or wait for its end",
+                details={"paused_until_ms": pause.until_ms, "phase": str(self.control.state.phase)},
+            )
+        return self._answer()
+
+    async def resume(self, params: NoParams, context: RequestContext) -> Reply:
+        """End the pause now; nothing changes where there is none."""
+        self.control.resume()
+        return self._answer()
+
+    async def status(self, params: NoParams, context: RequestContext) -> Reply:
+        """Where the pause stands."""
+        return self._answer()
+
+    def _answer(self) -> Reply:
+        return Reply({"module_generation": self.module_generation, **self.control.status()})
+
+
+def _refuse_unfit(params: LanesPauseParams) -> None:
+    if params.scope != SCOPE:
+        raise InvalidRequest(
+            f"scope {quoted(params.scope)} is unknown; {SCOPE!r} is the one there is", details={"parameter": "scope"}
+        )
+    if not 0 < params.duration_ms <= MOST_MS:
+        raise InvalidRequest(
+            f"duration_ms {params.duration_ms} is not between 1 and {MOST_MS} (120 minutes); give one that is",
+            details={"parameter": "duration_ms", "max_duration_ms": MOST_MS},
+        )
+    if not params.reason.strip():
+        raise InvalidRequest(
+            f"reason {quoted(params.reason)} is blank; whoever is refused reads it, so say one",
+            details={"parameter": "reason"},
+        )
