@@ -78,6 +78,13 @@ class DownloadJobs:
         await active.over.wait()
         return active.job.status()
 
+    async def ended(self, job_id: str) -> dict[str, Any]:
+        """The flat status of a job once it has ended; raises what ``cancel`` raises."""
+        active = self._active.get(job_id)
+        if active is not None:
+            await active.over.wait()
+        return await self.status(job_id)
+
     async def status(self, job_id: str) -> dict[str, Any]:
         """The flat status of a job; raises what ``cancel`` raises."""
         found = await self.find(job_id)

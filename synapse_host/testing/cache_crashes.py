@@ -10,72 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.testing.sudden_death import Deaths, dying, one_life
 
-#: What changes the disk, as the cache calls it.
-_DURABLE: tuple[tuple[Any, str], ...] = (
-    (os, "open"),
-    (os, "write"),
-    (os, "fsync"),
-    (Path, "replace"),
-    (Path, "rename"),
-    (Path, "unlink"),
-)
 _KEPT = b"content a living host keeps " * 50
-
-
-class _Deaths:
-    """Counts steps and kills this process at one of them."""
-
-    def __init__(self, at: int, report: int) -> None:
-        self._at = at
-        self._report = report
-        self._count = 0
-        self.operation = ""
-
-    def step(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            self._die_here(f"{self.operation}: before {name}")
-            result = call(*arguments, **options)
-            self._die_here(f"{self.operation}: after {name}")
-            return result
-
-        return counted
-
-    def done(self, operation: str) -> None:
-        _real_write(self._report, f"done {operation}\n".encode())
-
-    def _die_here(self, label: str) -> None:
-        self._count += 1
-        if self._count == self._at:
-            _real_write(self._report, f"died {label}\n".encode())
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-_real_write = os.write
-
-
-@contextmanager
-def _dying(deaths: _Deaths) -> Iterator[None]:
-    saved = [(owner, name, getattr(owner, name)) for owner, name in _DURABLE]
-    for owner, name, call in saved:
-        setattr(owner, name, deaths.step(name, call))
-    try:
-        yield
-    finally:
-        for owner, name, call in saved:
-            setattr(owner, name, call)
 
 
 def _content(name: str, number: int) -> bytes:
@@ -113,34 +59,13 @@ def _prepared(root: Path, number: int) -> None:
     dying.path(damaged).write_bytes(b"\0" * dying.path(damaged).stat().st_size)
 
 
-def _live_and_die(root: Path, number: int, at: int, report: int) -> None:
+def _live(root: Path, number: int, deaths: Deaths) -> None:
     cache = BlobCache.open(root, "dying")
-    deaths = _Deaths(at, report)
-    with _dying(deaths):
+    with dying(deaths):
         for name, operation in _operations(cache, number):
             deaths.operation = name
             operation()
             deaths.done(name)
-
-
-def _one_life(root: Path, number: int, at: int) -> tuple[list[str], str | None]:
-    """What a child finished, and the step it died at; None when it lived to the end."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _live_and_die(root, number, at, writing)
-            os._exit(0)
-        except BaseException as fault:
-            _real_write(2, f"step {at}: {fault!r}\n".encode())
-            os._exit(1)
-    os.close(writing)
-    with os.fdopen(reading) as lines:
-        told = lines.read().splitlines()
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "an operation failed instead of dying"
-    died = [line.removeprefix("died ") for line in told if line.startswith("died ")]
-    return [line.removeprefix("done ") for line in told if line.startswith("done ")], died[0] if died else None
 
 
 def _check(root: Path, number: int, finished: list[str]) -> None:
@@ -176,8 +101,9 @@ def main(root: Path, rounds: int) -> None:
             if died is None:
                 break
             _prepared(root, number)
-            finished, died = _one_life(root, number, at)
-            _check(root, number, finished)
+            life = one_life(at, partial(_live, root, number))
+            _check(root, number, life.finished)
+            died = life.died
             deaths[died or "lived"] += 1
     sys.stdout.write(json.dumps(deaths) + "\n")
 

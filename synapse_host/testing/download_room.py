@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 
 from synapse_host.cache.blob_cache import BlobCache
-from synapse_host.downloads.job import ENDS
 from synapse_host.downloads.manifest import Manifest, WantedFile
 from synapse_host.downloads.room import DownloadRoom, RoomPlan
 from synapse_host.downloads.sources import Sources
@@ -74,9 +73,7 @@ class RunningRoom:
     async def ended(self, job_id: str) -> dict[str, Any]:
         """The status of a job once it has ended."""
         with anyio.fail_after(DEADLINE_S):
-            while (status := await self.room.jobs.status(job_id))["state"] not in ENDS:
-                await anyio.lowlevel.checkpoint()
-        return status
+            return await self.room.jobs.ended(job_id)
 
     async def download(self, manifest: Manifest, key: str | None = None) -> dict[str, Any]:
         """Download and wait for the end."""
