@@ -206,7 +206,16 @@ class Host:
             AliasService(
                 self.aliases, self._stores.aliases, self.lanes, settings.aliases.admin_enabled, _now_ms, generation
             ),
-            StatusService(self.lanes, self.ledger, self.gate, self._devices, self.machine, self._facts(), generation),
+            StatusService(
+                self.lanes,
+                self.ledger,
+                self.gate,
+                self._devices,
+                self.machine,
+                self._facts(),
+                generation,
+                durable.recent,
+            ),
         )
         return Registry(method for service in services for method in service.methods())
 

@@ -52,7 +52,7 @@ def read_passages(paths: Iterable[Path], on_skipped: Callable[[UnreadableFile], 
     """
     passages: list[Passage] = []
     for path in paths:
-        for file in _files(path):
+        for file in text_files(path):
             try:
                 text = text_of(file)
             except UnreadableFile as problem:
@@ -95,7 +95,7 @@ def nearest(
     return [Match(float(scores[index]), passages[index], truncated[index]) for index in order]
 
 
-def _files(path: Path) -> list[Path]:
+def text_files(path: Path) -> list[Path]:
     """The file itself, or the text files below a directory, those of hidden directories left out."""
     if not path.is_dir():
         return [path]

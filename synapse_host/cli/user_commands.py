@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from synapse_host.cli import model_commands, rendering
+from synapse_host.cli import job_commands, model_commands, rendering
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell, warn
 from synapse_host.client.blocking_client import Client
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 
 app.add_typer(model_commands.app, name="models")
+app.add_typer(job_commands.app, name="jobs")
 
 #: How often bulk verbs send a request again that the host could not take yet (a model still loading, a full queue).
 RETRIES = 20
@@ -181,6 +182,38 @@ def embed(
         print_json(rendering.vectors_as_json(reply))
     else:
         rendering.show_vectors(given, reply)
+
+
+@app.command(name="embed-file")
+def embed_file(
+    source: Annotated[Path, typer.Argument(help="A .jsonl or .csv file of texts, or a directory of text files.")],
+    output: Annotated[Path, typer.Argument(help="Where the vectors go: a .npy, .jsonl or .parquet file.")],
+    model: Model,
+    text_field: Annotated[str, typer.Option(help="Field or column of the texts.")] = "text",
+    id_field: Annotated[str, typer.Option(help="Field or column of the ids; without one the line is the id.")] = "id",
+    key: Annotated[str | None, typer.Option(help="Request key of the jobs; default: made of model and texts.")] = None,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Embed a file of any size by durable jobs; run again after an interrupt, it goes on where it stopped."""
+    from synapse_host.cli import embed_file as work
+    from synapse_host.cli.file_items import ItemSource
+    from synapse_host.cli.passages import UnreadableFile
+    from synapse_host.cli.vector_files import UnwritableFile, require_form
+
+    items = ItemSource(source, text_field, id_field)
+    try:
+        require_form(output)
+        with failures_explained(), Client.connect(socket) as client, progress_bar("embedding") as show:
+            done = work.embed_file(client, items, output, model=model, request_key=key, retries=RETRIES, show=show)
+    except (UnreadableFile, UnwritableFile) as problem:
+        fail(Exit.USAGE, str(problem))
+    if as_json:
+        print_json(done.to_json())
+    else:
+        print_text(f"{done.rows} vectors of {done.dims} dimensions in {done.output}, fingerprint {done.fingerprint}")
+    if done.cut:
+        warn(f"{done.cut} texts were longer than the model reads; their vectors are of their beginning")
 
 
 @app.command()

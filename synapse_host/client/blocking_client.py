@@ -10,16 +10,17 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from synapse_host.client.bulk import OnProgress
-from synapse_host.client.calls import Calls, Item, OnStatus, Status
+from synapse_host.client.calls import Calls, Item, OnRows, OnStatus, Status
 from synapse_host.client.exchange import Exchange, HostFacts, Received
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
 from synapse_host.client.generate_reply import GenerateReply
+from synapse_host.client.job_parts import JobPart
 from synapse_host.client.replies import EmbedReply
 from synapse_host.client.rerank_reply import RerankReply
 from synapse_host.client.transport import HELLO_DEADLINE_S, read_size, unreachable
@@ -203,14 +204,61 @@ class Client:
         on_progress: OnProgress | None = None,
         concurrency: int = 2,
         retries: int = 0,
+        request_key: str | None = None,
         **constraints: Any,
     ) -> EmbedReply:
-        """Embed any number of texts."""
+        """Embed any number of texts; with a ``request_key`` by durable jobs."""
         return self._run(
             self._calls.embed_many(
-                model, texts, on_progress=on_progress, concurrency=concurrency, retries=retries, **constraints
+                model,
+                texts,
+                on_progress=on_progress,
+                concurrency=concurrency,
+                retries=retries,
+                request_key=request_key,
+                **constraints,
             )
         )
+
+    def embed_jobs(
+        self,
+        model: str | None,
+        parts: Iterable[JobPart],
+        *,
+        request_key: str,
+        on_rows: OnRows | None = None,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> Iterator[EmbedReply]:
+        """The answer to each of ``parts``, in their order, by durable jobs."""
+        replies = self._calls.embed_jobs(
+            model, parts, request_key=request_key, on_rows=on_rows, retries=retries, **constraints
+        )
+        try:
+            while True:
+                try:
+                    reply = self._run(replies.__anext__())
+                except StopAsyncIteration:
+                    return
+                yield reply
+        finally:
+            self._run(replies.aclose())
+
+    def job_status(self, job_id: str) -> Status:
+        """The status of an embed job."""
+        return self._run(self._calls.job_status(job_id))
+
+    def job_page(self, job_id: str, *, cursor: str | None = None, max_page_bytes: int | None = None) -> Status:
+        """Committed rows of an embed job."""
+        return self._run(self._calls.job_page(job_id, cursor=cursor, max_page_bytes=max_page_bytes))
+
+    def job_resume(self, job_id: str) -> Status:
+        """Go on with a job that waits for a login."""
+        return self._run(self._calls.job_resume(job_id))
+
+    def wait_for_job(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
+        """Poll an embed job until it is done."""
+        return self._run(self._calls.wait_for_job(job_id, on_state=on_state))
 
     def rerank(
         self,

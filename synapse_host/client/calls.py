@@ -6,14 +6,16 @@ again are, after ``retry_after_ms``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from synapse_host.client.batching import plan_batches
 from synapse_host.client.bulk import BulkRequests, OnProgress
+from synapse_host.client.durable import DurableWork
 from synapse_host.client.exchange import Received, error_from
 from synapse_host.client.faults import ReplyMismatch
 from synapse_host.client.generate_reply import GenerateReply, read_generate_reply
+from synapse_host.client.job_parts import JobPart, job_parts
 from synapse_host.client.params import batch_params, given, with_model
 from synapse_host.client.replies import EmbedReply, merge_replies, payload_with_vectors, read_embed_reply
 from synapse_host.client.rerank_reply import RerankReply, read_rerank_reply
@@ -22,6 +24,7 @@ from synapse_host.errors import SynapseError
 
 Status = dict[str, Any]
 OnStatus = Callable[[Status], None]
+OnRows = Callable[[int], None]
 #: An item of a batch: a text (its place becomes its id) or an id with its text.
 Item = str | tuple[str, str]
 
@@ -84,11 +87,14 @@ class Calls:
         on_progress: OnProgress | None = None,
         concurrency: int = 2,
         retries: int = 0,
+        request_key: str | None = None,
         **constraints: Any,
     ) -> EmbedReply:
         """Embed any number of texts in requests of like length, ``concurrency`` of them in flight.
 
         The reply is in the order of ``texts``; ids are their places. ``on_progress(done, total)`` counts texts.
+        With a ``request_key`` the work is done by durable jobs instead: called again with the same key and texts after
+        a crash, a restart or an interrupt, it goes on with what is left.
 
         Raises:
             ValueError: ``texts`` is empty, or ``concurrency`` is less than one.
@@ -101,6 +107,8 @@ class Calls:
             raise ValueError(
                 f"embed_many got {len(texts)} texts and concurrency {concurrency}; give at least one of each"
             )
+        if request_key is not None:
+            return await self._embed_durably(model, texts, request_key, on_progress, retries, constraints)
         batches = plan_batches(texts, row_ceiling=await self._row_ceiling(model))
         work = BulkRequests(self._transport, model, texts, constraints, batches, retries)
         try:
@@ -108,6 +116,65 @@ class Calls:
         finally:
             work.abandon()
         return merge_replies(parts, [str(place) for place in range(len(texts))])
+
+    async def embed_jobs(
+        self,
+        model: str | None,
+        parts: Iterable[JobPart],
+        *,
+        request_key: str,
+        on_rows: OnRows | None = None,
+        retries: int = 0,
+        **constraints: Any,
+    ) -> AsyncGenerator[EmbedReply, None]:
+        """The answer to each of ``parts``, in their order, by durable jobs; holds no more than a few of them.
+
+        ``on_rows`` is told how many rows were read; fewer than none when a job that failed is read from its beginning
+        again. A job that failed for now is handed in again ``retries`` times.
+        """
+        work = DurableWork(
+            self._ask, self._transport.pause, model, request_key, constraints, retries, on_rows or (lambda rows: None)
+        )
+        async for reply in work.replies(parts):
+            yield reply
+
+    async def job_status(self, job_id: str) -> Status:
+        """The status of an embed job."""
+        return await self.call("model.status", {"job_id": job_id})
+
+    async def job_page(self, job_id: str, *, cursor: str | None = None, max_page_bytes: int | None = None) -> Status:
+        """Committed rows of an embed job from ``cursor`` on; ``next_cursor`` of the answer is where to go on."""
+        return await self.call("embed.result", given(job_id=job_id, cursor=cursor, max_page_bytes=max_page_bytes))
+
+    async def job_resume(self, job_id: str) -> Status:
+        """Go on with a job that waits for a login; any other stays as it is."""
+        return await self.call("job.resume", {"job_id": job_id})
+
+    async def wait_for_job(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
+        """Poll an embed job until it is done; raises its error when it failed."""
+        return await self._poll("model.status", job_id, "done", on_state)
+
+    async def _embed_durably(
+        self,
+        model: str | None,
+        texts: Sequence[str],
+        request_key: str,
+        on_progress: OnProgress | None,
+        retries: int,
+        constraints: Mapping[str, Any],
+    ) -> EmbedReply:
+        done = 0
+
+        def count(rows: int) -> None:
+            nonlocal done
+            done += rows
+            if on_progress is not None:
+                on_progress(done, len(texts))
+
+        parts = job_parts((str(place), text) for place, text in enumerate(texts))
+        replies = self.embed_jobs(model, parts, request_key=request_key, on_rows=count, retries=retries, **constraints)
+        places = [(list(map(int, reply.ids)), reply) async for reply in replies]
+        return merge_replies(places, [str(place) for place in range(len(texts))])
 
     async def rerank(
         self,

@@ -69,7 +69,7 @@ def read_embed_reply(method: str, received: Received, ids: Sequence[str], texts:
         order = _order(method, [item["id"] for item in items], ids)
         items = [items[place] for place in order]
         _check_digests(method, items, texts)
-        vectors = _matrix(received)
+        vectors = matrix_of(received)
         in_order = order == list(range(len(ids)))
         return EmbedReply(
             ids=tuple(ids),
@@ -94,7 +94,7 @@ def payload_with_vectors(received: Received) -> dict[str, Any]:
     """The payload as it would read without raw vectors: each item has its ``vector``, here a float32 row."""
     payload = received.payload
     if received.raw is not None:
-        for item, row in zip(payload["vectors"], _matrix(received), strict=True):
+        for item, row in zip(payload["vectors"], matrix_of(received), strict=True):
             item["vector"] = row
         del payload["raw"]
     return payload
@@ -168,7 +168,8 @@ def truncation_of(told: Mapping[str, Any]) -> Truncation:
     return Truncation(told["submitted_tokens"], told["effective_tokens"], told["truncated"])
 
 
-def _matrix(received: Received) -> Vectors:
+def matrix_of(received: Received) -> Vectors:
+    """The vectors of an answer, float32 [n, dims]."""
     import numpy as np
 
     payload = received.payload

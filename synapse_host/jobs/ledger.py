@@ -132,6 +132,10 @@ class JobLedger:
         """The job of this id, if there is one."""
         return await self._store.read(lambda session: job_store.job_by_id(session, job_id))
 
+    async def newest(self, most: int) -> list[JobRow]:
+        """The jobs admitted last, the newest first."""
+        return await self._store.read(lambda session: job_store.newest_jobs(session, most))
+
     async def excerpt(self, job_id: str, cursor: PageCursor, max_bytes: int) -> JobExcerpt:
         """Committed rows of a job; raises ``InvalidRequest`` as ``read_excerpt`` does."""
         return await self._store.read(lambda session: read_excerpt(session, job_id, cursor, max_bytes))

@@ -25,6 +25,8 @@ from synapse_host.store.job_tables import JobRow
 
 #: Part of a frame a page may fill: its vectors may have to be written as JSON numbers, of some twenty characters each.
 _PAGE_SHARE = 8
+#: Jobs that ``admission.status`` lists.
+RECENT_JOBS = 50
 
 
 class EmbedResultParams(Params):
@@ -91,6 +93,10 @@ class JobService:
         """The status of a job of this kind, for ``model.status``; None where there is none of this id."""
         job = await self.ledger.find(job_id)
         return None if job is None else job_status(job)
+
+    async def recent(self) -> list[dict[str, Any]]:
+        """The status of the newest jobs, for ``admission.status``."""
+        return [job_status(job) for job in await self.ledger.newest(RECENT_JOBS)]
 
     def _submission(
         self, lane: Lane, request_key: str, constraints: Constraints, ids: Sequence[str], texts: Sequence[str]

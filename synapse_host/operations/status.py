@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,7 @@ class StatusService:
     machine: MachineProfile
     facts: HostFacts
     module_generation: int
+    recent_jobs: Callable[[], Awaitable[list[dict[str, Any]]]]
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -79,6 +80,7 @@ class StatusService:
                 "catalog_lanes": len(lanes),
                 "certified_lanes": sum(map(self._certified, lanes)),
                 "lanes": [self._resident(lane) for lane in lanes if lane.state is LaneState.READY],
+                "jobs_recent": await self.recent_jobs(),
                 "host": self.facts.to_wire(),
                 "health": {**health_summary(health), "lanes": [row.to_wire(now) for row in health]},
             }

@@ -33,6 +33,11 @@ def open_jobs(session: Session) -> list[JobRow]:
     )
 
 
+def newest_jobs(session: Session, most: int) -> list[JobRow]:
+    """The jobs admitted last, the newest first."""
+    return list(session.exec(select(JobRow).order_by(col(JobRow.job_pk).desc()).limit(most)).all())
+
+
 def open_by_state(session: Session) -> dict[str, int]:
     """How many jobs there are in each state that is not terminal."""
     rows = session.exec(

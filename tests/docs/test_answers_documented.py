@@ -42,6 +42,7 @@ def text_for(method: str) -> str:
         "microllm.oneshot": ["The inference envelope"],
         "embed.result": ["The inference envelope", "embed.query", "Job status"],
         "job.resume": ["Job status"],
+        "admission.status": ["Job status"],
         "model.status": ["model.load"],
         "model.unload": ["model.status"],
         "probe.status": ["probe.report"],

@@ -1,0 +1,97 @@
+"""``synapse-host embed-file``: any number of texts from files, through durable jobs, into one file of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from synapse_host.cli.file_items import ItemSource, Survey, survey
+from synapse_host.cli.passages import UnreadableFile
+from synapse_host.cli.vector_files import vector_file
+from synapse_host.client.blocking_client import Client
+from synapse_host.client.faults import ConnectionLost
+from synapse_host.client.job_parts import job_parts
+from synapse_host.identity.digests import sha256_hex
+
+#: What a person can do when it was interrupted, however.
+GO_ON = "run the same command again to go on where it stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """What came of it."""
+
+    output: Path
+    request_key: str
+    rows: int
+    cut: int
+    dims: int
+    fingerprint: str
+
+    def to_json(self) -> dict[str, object]:
+        """The document of ``--json``."""
+        return {
+            "output": str(self.output),
+            "request_key": self.request_key,
+            "rows": self.rows,
+            "truncated": self.cut,
+            "dims": self.dims,
+            "fingerprint": self.fingerprint,
+        }
+
+
+def content_key(model: str, content: Survey) -> str:
+    """The request key of the same model and texts: the same command again names the same jobs."""
+    return f"embed-file-{sha256_hex(f'{model}/{content.digest}'.encode())[:32]}"
+
+
+def embed_file(
+    client: Client,
+    source: ItemSource,
+    output: Path,
+    *,
+    model: str,
+    request_key: str | None,
+    retries: int,
+    show: Callable[[int, int], None],
+) -> Embedded:
+    """Embed everything; ``show`` is told (done, total).
+
+    Raises:
+        UnreadableFile: the input cannot be read, is empty, or changed meanwhile.
+        UnwritableFile: the output cannot be written.
+        ConnectionLost, SynapseError, ReplyMismatch: the host or the connection; what was committed is kept.
+
+    """
+    content = survey(source)
+    if not content.items:
+        raise UnreadableFile(f"{source.path} holds no text; name a file or directory with some")
+    key = request_key or content_key(model, content)
+    done = cut = read = 0
+
+    def count(rows: int) -> None:
+        nonlocal done
+        done += rows
+        show(done, content.items)
+
+    show(0, content.items)
+    try:
+        with vector_file(output, content.items) as vectors:
+            replies = client.embed_jobs(model, job_parts(source), request_key=key, on_rows=count, retries=retries)
+            for reply in replies:
+                read += len(reply.ids)
+                if read > content.items:
+                    raise _changed(source)
+                vectors.add(reply)
+                cut += sum(told.truncated for told in reply.truncations)
+                last = reply
+            if read != content.items:
+                raise _changed(source)
+    except ConnectionLost as lost:
+        raise ConnectionLost(f"{lost}; {GO_ON}") from lost
+    return Embedded(output, key, read, cut, last.dims, last.fingerprint)
+
+
+def _changed(source: ItemSource) -> UnreadableFile:
+    return UnreadableFile(f"{source.path} changed while it was read; run the command again when it is at rest")

@@ -1,0 +1,82 @@
+"""``synapse-host jobs``: look at durable embed jobs, read their pages, go on with one that waits for a login."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from synapse_host.cli import job_rendering
+from synapse_host.cli.output import failures_explained, print_json
+from synapse_host.client.blocking_client import Client
+
+app = typer.Typer(help="Look at durable embed jobs.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
+Socket = Annotated[
+    Path | None, typer.Option("--socket", help="Socket of the host; default: the one of this user's settings.")
+]
+JobId = Annotated[str, typer.Argument(help="Job id.")]
+
+
+@app.command(name="ls")
+def list_jobs(socket: Socket = None, as_json: Json = False) -> None:
+    """Show the newest jobs the host knows, and how many are open."""
+    with failures_explained(), Client.connect(socket) as client:
+        answer = client.call("admission.status")
+    if as_json:
+        print_json(
+            {name: value for name, value in answer.items() if name.startswith("jobs_") or name == "module_generation"}
+        )
+    else:
+        job_rendering.show_jobs(answer)
+
+
+@app.command()
+def show(job_id: JobId, socket: Socket = None, as_json: Json = False) -> None:
+    """Show the status of one job."""
+    with failures_explained(), Client.connect(socket) as client:
+        status = client.job_status(job_id)
+    _print_status(status, as_json)
+
+
+@app.command()
+def pages(
+    job_id: JobId,
+    cursor: Annotated[str | None, typer.Option(help="Where to begin: a next_cursor of this job.")] = None,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Read the committed rows of a job, from the beginning or a cursor on, as far as there are any."""
+    with failures_explained(), Client.connect(socket) as client:
+        read = _pages(client, job_id, cursor)
+    if as_json:
+        print_json(job_rendering.rows_as_json(read))
+    else:
+        job_rendering.show_rows(read)
+
+
+@app.command()
+def resume(job_id: JobId, socket: Socket = None, as_json: Json = False) -> None:
+    """Go on with a job that waits for a new login; any other stays as it is."""
+    with failures_explained(), Client.connect(socket) as client:
+        status = client.job_resume(job_id)
+    _print_status(status, as_json)
+
+
+def _pages(client: Client, job_id: str, cursor: str | None) -> list[dict[str, Any]]:
+    read: list[dict[str, Any]] = []
+    while True:
+        page = client.job_page(job_id, cursor=cursor)
+        read.append(page)
+        if not page["vectors"] or "next_cursor" not in page:
+            return read
+        cursor = page["next_cursor"]
+
+
+def _print_status(status: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(status)
+    else:
+        job_rendering.show_status(status)

@@ -1,0 +1,139 @@
+"""Work of any size through durable jobs: some handed in ahead, read in order while the host computes the next ones.
+
+Nothing is kept but the parts in progress, so that a million texts take no more memory than some thousands.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from synapse_host.client.exchange import Received, error_from
+from synapse_host.client.faults import ReplyMismatch
+from synapse_host.client.job_parts import JobPart
+from synapse_host.client.job_rows import JobRows
+from synapse_host.client.params import batch_params
+from synapse_host.client.replies import EmbedReply, read_embed_reply
+from synapse_host.errors import DeadlineExceeded
+
+#: Parts handed in before the first of them is read: the host must not wait for the next.
+AHEAD = 4
+_FIRST_POLL_S = 0.01
+_LONGEST_POLL_S = 0.5
+_POLL_GROWTH = 1.5
+
+
+class Ask(Protocol):
+    """Sends a request and waits for its answer; may send it again where that is safe."""
+
+    def __call__(self, method: str, params: Mapping[str, Any], flow_id: None, retries: int) -> Awaitable[Received]:
+        """The answer; raises what the host refused with."""
+        ...
+
+
+@dataclass(slots=True)
+class _Handed:
+    """A part that was handed in: its answer where that came at once, else what is read of its job."""
+
+    part: JobPart
+    rows: JobRows
+    inline: EmbedReply | None = None
+    job_id: str = ""
+
+
+class DurableWork:
+    """The jobs of one ``request_key``. ``on_rows`` is told of rows as they are read."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        pause: Callable[[float], Awaitable[None]],
+        model: str | None,
+        request_key: str,
+        constraints: Mapping[str, Any],
+        retries: int,
+        on_rows: Callable[[int], None] | None = None,
+    ) -> None:
+        self._ask = ask
+        self._pause = pause
+        self._model = model
+        self._request_key = request_key
+        self._constraints = constraints
+        self._retries = retries
+        self._on_rows = on_rows or (lambda count: None)
+
+    async def replies(self, parts: Iterable[JobPart], ahead: int = AHEAD) -> AsyncGenerator[EmbedReply, None]:
+        """The answer to each part, in their order.
+
+        Raises:
+            SynapseError: what a job failed with, once it was handed in again as often as it may be.
+            ReplyMismatch: the fingerprint changed on the way, or an answer does not fit its part.
+
+        """
+        handed: deque[_Handed] = deque()
+        fingerprint: str | None = None
+        for part in parts:
+            handed.append(await self._hand_in(part))
+            if len(handed) > ahead:
+                reply = await self._collected(handed.popleft())
+                fingerprint = _same(fingerprint, reply)
+                yield reply
+        while handed:
+            reply = await self._collected(handed.popleft())
+            fingerprint = _same(fingerprint, reply)
+            yield reply
+
+    async def _hand_in(self, part: JobPart) -> _Handed:
+        handed = _Handed(part, JobRows(part))
+        await self._submit(handed)
+        return handed
+
+    async def _submit(self, handed: _Handed) -> None:
+        part = handed.part
+        params = batch_params(self._model, part.ids, part.texts, self._constraints)
+        params["request_key"] = part.key(self._request_key)
+        received = await self._ask("embed.batch", params, None, self._retries)
+        if "job_id" not in received.payload:
+            handed.inline = read_embed_reply("embed.batch", received, part.ids, part.texts)
+            return
+        handed.job_id = received.payload["job_id"]
+
+    async def _collected(self, handed: _Handed) -> EmbedReply:
+        delay, retries = _FIRST_POLL_S, self._retries
+        while handed.inline is None:
+            params = {"job_id": handed.job_id}
+            if handed.rows.cursor is not None:
+                params["cursor"] = handed.rows.cursor
+            received = await self._ask("embed.result", params, None, self._retries)
+            count = handed.rows.take(received)
+            self._on_rows(count)
+            if handed.rows.cursor is None:
+                if received.payload["state"] == "done":
+                    return handed.rows.reply()
+                await self._hand_in_again(handed, received.payload, retries)
+                retries -= 1
+            delay = _FIRST_POLL_S if count else min(delay * _POLL_GROWTH, _LONGEST_POLL_S)
+            if not count:
+                await self._pause(delay)
+        self._on_rows(len(handed.part.ids))
+        return handed.inline
+
+    async def _hand_in_again(self, handed: _Handed, status: Mapping[str, Any], retries: int) -> None:
+        """Go on with a job that failed for now: its key still names what it committed."""
+        error = error_from(status.get("error") or {})
+        if status["state"] != "failed_transient" or retries <= 0 or isinstance(error, DeadlineExceeded):
+            raise error
+        await self._pause((getattr(error, "retry_after_ms", None) or 0) / 1000)
+        self._on_rows(-len(handed.rows))
+        handed.rows.begin()
+        await self._submit(handed)
+
+
+def _same(fingerprint: str | None, reply: EmbedReply) -> str:
+    if fingerprint is not None and fingerprint != reply.fingerprint:
+        raise ReplyMismatch(
+            f"the fingerprint changed on the way, from {fingerprint} to {reply.fingerprint}; embed again"
+        )
+    return reply.fingerprint

@@ -1,0 +1,111 @@
+"""``synapse-host embed-file`` and ``synapse-host jobs`` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synapse_host.testing.command_runs import environment_of, run_synapse, synapse_command
+from synapse_host.testing.running_host import RunningHost
+
+TEXTS = [f"{'tide ' * (place % 11)}number {place}" for place in range(3000)]
+
+
+@pytest.fixture(scope="module")
+def file_host(tmp_path_factory: pytest.TempPathFactory, certified: Callable[[Path], Path]) -> Iterator[RunningHost]:
+    with RunningHost(certified(tmp_path_factory.mktemp("files")), {"SYNAPSE_JOBS_COMMIT_S": "0"}) as host:
+        yield host
+
+
+@pytest.fixture
+def texts_file(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"id": f"id-{n}", "text": text}) + "\n" for n, text in enumerate(TEXTS)))
+    return path
+
+
+def rows_computed(host: RunningHost) -> int:
+    with host.client() as client:
+        return sum(row["rows_computed"] for row in client.models_list()["models"])
+
+
+def test_a_file_interrupted_and_killed_is_embedded_all_the_same(
+    file_host: RunningHost, texts_file: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "vectors.npy"
+    command = ("embed-file", str(texts_file), str(output), "--model", "tiny", "--json")
+    with subprocess.Popen(
+        synapse_command(*command), env=environment_of(file_host.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as first:
+        with file_host.client() as client:
+            while not client.call("admission.status")["jobs_recent"]:
+                pass
+        first.send_signal(signal.SIGINT)
+        _, told = first.communicate(timeout=60)
+    assert first.returncode == 130, told
+    assert not output.exists()
+    file_host.kill()
+    file_host.start()
+    before = rows_computed(file_host)
+    done = run_synapse(*command, home=file_host.home)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["rows"], said["dims"], said["truncated"]) == (3000, 32, 0)
+    assert rows_computed(file_host) - before <= 3000
+    with file_host.client() as client:
+        expected = client.embed_many("tiny", TEXTS, retries=20)
+    assert np.array_equal(np.load(output), expected.vectors)
+    facts = json.loads((tmp_path / "vectors.npy.json").read_text("utf-8"))
+    assert facts["ids"] == [f"id-{n}" for n in range(3000)]
+    assert facts["fingerprint"] == said["fingerprint"] == expected.fingerprint
+    computed = rows_computed(file_host)
+    again = run_synapse(*command, home=file_host.home)
+    assert again.returncode == 0, again.stderr
+    assert rows_computed(file_host) == computed, "a second run collects what is there"
+
+
+def test_jobs_are_listed_shown_and_read(file_host: RunningHost, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id,text\n" + "".join(f"row-{n},word {n}\n" for n in range(100)))
+    done = run_synapse(
+        "embed-file", str(tmp_path / "in.csv"), str(tmp_path / "out.jsonl"), "-m", "tiny", "--key", "mine",
+        home=file_host.home,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "no bar and no remark where no person looks"
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 100
+    listed = json.loads(run_synapse("jobs", "ls", "--json", home=file_host.home).stdout)
+    (job,) = [job for job in listed["jobs_recent"] if job["request_key"] == "mine/0001"]
+    table = run_synapse("jobs", "ls", home=file_host.home).stdout
+    assert job["job_id"] in table
+    shown = json.loads(run_synapse("jobs", "show", job["job_id"], "--json", home=file_host.home).stdout)
+    assert (shown["state"], shown["items_done"]) == ("done", 100)
+    assert job["job_id"] in run_synapse("jobs", "show", job["job_id"], home=file_host.home).stdout
+    read = json.loads(run_synapse("jobs", "pages", job["job_id"], "--json", home=file_host.home).stdout)
+    assert sorted(item["id"] for item in read["vectors"]) == sorted(f"row-{n}" for n in range(100))
+    assert "row-99" in run_synapse("jobs", "pages", job["job_id"], home=file_host.home).stdout
+    resumed = run_synapse("jobs", "resume", job["job_id"], "--json", home=file_host.home)
+    assert json.loads(resumed.stdout)["state"] == "done"
+    unknown = run_synapse("jobs", "show", "embed-9-9", home=file_host.home)
+    assert (unknown.returncode, "embed-9-9" in unknown.stderr) == (1, True)
+
+
+def test_what_cannot_be_done_is_said_before_anything_is(file_host: RunningHost, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('"a"\n')
+    (tmp_path / "empty.jsonl").write_text("")
+    cases = {
+        ("in.jsonl", "out.txt"): "ends in none",
+        ("in.jsonl", "no/such/out.npy"): "No such file",
+        ("empty.jsonl", "out.npy"): "holds no text",
+        ("gone.jsonl", "out.npy"): "No such file",
+    }
+    for (source, output), words in cases.items():
+        done = run_synapse(
+            "embed-file", str(tmp_path / source), str(tmp_path / output), "-m", "tiny", home=file_host.home
+        )
+        assert (done.returncode, words in done.stderr) == (2, True), (source, output, done.stderr)

@@ -1,0 +1,189 @@
+"""Items from files and vectors into files, without a host."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synapse_host.cli.embed_file import content_key
+from synapse_host.cli.file_items import ItemSource, survey
+from synapse_host.cli.passages import UnreadableFile
+from synapse_host.cli.vector_files import UnwritableFile, require_form, vector_file
+from synapse_host.client.replies import EmbedReply, Truncation
+
+DIMS = 3
+
+
+def reply(first: int, count: int) -> EmbedReply:
+    places = range(first, first + count)
+    return EmbedReply(
+        ids=tuple(f"id-{place}" for place in places),
+        vectors=np.array([[place, -place, 0.1 * place] for place in places], dtype=np.float32),
+        fingerprint="f" * 64,
+        table_epoch=2,
+        dims=DIMS,
+        module_generation=1,
+        provenance={"engine": {"engine": "e"}},
+        equivalent_to=(),
+        real_token_counts=tuple(place + 2 for place in places),
+        truncations=tuple(Truncation(place + 3, place + 2, place % 2 == 1) for place in places),
+        content_sha256=tuple(f"{place:064x}" for place in places),
+        submitted_sha256=tuple(f"{place + 1:064x}" for place in places),
+    )
+
+
+def written(path: Path) -> None:
+    with vector_file(path, 5) as vectors:
+        vectors.add(reply(0, 3))
+        vectors.add(reply(3, 2))
+
+
+WHOLE = np.array([[place, -place, 0.1 * place] for place in range(5)], dtype=np.float32)
+
+
+def test_npy_holds_the_rows_and_its_companion_the_rest(tmp_path: Path) -> None:
+    written(path := tmp_path / "v.npy")
+    assert np.array_equal(np.load(path), WHOLE)
+    assert np.load(path, mmap_mode="r").dtype == np.dtype("<f4")
+    facts = json.loads((tmp_path / "v.npy.json").read_text("utf-8"))
+    assert facts["ids"] == [f"id-{place}" for place in range(5)]
+    assert (facts["rows"], facts["dims"], facts["fingerprint"], facts["table_epoch"]) == (5, 3, "f" * 64, 2)
+
+
+def test_json_lines_hold_a_row_each(tmp_path: Path) -> None:
+    written(path := tmp_path / "v.jsonl")
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [row["id"] for row in rows] == [f"id-{place}" for place in range(5)]
+    assert np.array_equal(np.array([row["vector"] for row in rows], dtype=np.float32), WHOLE)
+    assert [row["truncated"] for row in rows] == [False, True, False, True, False]
+    assert {row["fingerprint"] for row in rows} == {"f" * 64}
+
+
+def test_parquet_holds_columns_and_the_identity(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    written(path := tmp_path / "v.parquet")
+    table = pq.read_table(path)
+    assert table.column("id").to_pylist() == [f"id-{place}" for place in range(5)]
+    assert np.array_equal(np.array(table.column("vector").to_pylist(), dtype=np.float32), WHOLE)
+    assert table.column("truncated").to_pylist() == [False, True, False, True, False]
+    assert json.loads(table.schema.metadata[b"fingerprint"]) == "f" * 64
+    assert str(table.schema.field("vector").type) == "fixed_size_list<element: float>[3]"
+
+
+def test_parquet_without_its_package_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UnwritableFile, match=r"pyarrow.*synapse-host\[parquet\]"):
+        require_form(tmp_path / "v.parquet")
+
+
+def test_a_name_of_no_known_form_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnwritableFile, match=r"v\.txt.*\.npy"):
+        require_form(tmp_path / "v.txt")
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
+def test_work_that_ends_early_leaves_nothing_and_keeps_what_was_there(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"the vectors of yesterday")
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(path)
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert path.read_bytes() == b"the vectors of yesterday"
+
+
+def _interrupted(path: Path) -> None:
+    with vector_file(path, 5) as vectors:
+        vectors.add(reply(0, 3))
+        raise KeyboardInterrupt
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnwritableFile, match="No such file"), vector_file(tmp_path / "no" / "v.npy", 5):
+        pass
+
+
+# --- items ---------------------------------------------------------------------------------------------------------
+
+
+def source_of(tmp_path: Path, name: str, content: str, **fields: str) -> ItemSource:
+    (path := tmp_path / name).write_text(content, encoding="utf-8")
+    return ItemSource(path, **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "items"),
+    [
+        (
+            "a.jsonl",
+            '{"id": "x", "text": "one"}\n\n{"text": "two"}\n"three"\n',
+            [("x", "one"), ("3", "two"), ("4", "three")],
+        ),
+        ("a.jsonl", '{"id": 7, "text": ""}\n{"id": "", "text": "b"}', [("7", ""), ("2", "b")]),
+        ("a.NDJSON", '"é\\u2028"\n', [("1", "é\u2028")]),
+        ("a.csv", 'id,text\nx,"two\nlines"\n,b\n', [("x", "two\nlines"), ("2", "b")]),
+        ("a.csv", "text\na\nb\n", [("1", "a"), ("2", "b")]),
+        ("a.csv", "", []),
+    ],
+)
+def test_items_of_a_file(tmp_path: Path, name: str, content: str, items: list[tuple[str, str]]) -> None:
+    source = source_of(tmp_path, name, content)
+    assert list(source) == items
+    assert list(source) == items, "every walk reads the file anew"
+    assert survey(source).items == len(items)
+
+
+def test_fields_may_have_other_names(tmp_path: Path) -> None:
+    source = source_of(tmp_path, "a.csv", "key,body,text\nk,b,t\n", text_field="body", id_field="key")
+    assert list(source) == [("k", "b")]
+
+
+def test_items_of_a_directory_are_its_files(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("b.txt", "a.md", "sub/c.rst", "d.png"):
+        (tmp_path / name).write_text(f"text of {name}")
+    assert list(ItemSource(tmp_path)) == [(name, f"text of {name}") for name in ("a.md", "b.txt", "sub/c.rst")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n{broken\n', "line 2.*not JSON"),
+        ("a.jsonl", b'{"txt": "a"}\n', "item 1.*'text'.*--text-field"),
+        ("a.jsonl", b'{"text": 5}\n', "item 1"),
+        ("a.jsonl", b"[1]\n", "item 1"),
+        ("a.jsonl", b'"\xff"\n', "not UTF-8"),
+        ("a.csv", b"id,body\n1,a\n", "item 1.*'text'"),
+        ("a.csv", b'text\n"open\n', "not CSV"),
+        ("a.txt", b"a", "ends in none"),
+        ("missing.jsonl", None, "No such file"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UnreadableFile, match=words):
+        list(ItemSource(path))
+
+
+def test_the_key_is_that_of_model_ids_and_texts(tmp_path: Path) -> None:
+    keys = {
+        content_key(model, survey(source_of(tmp_path, "a.jsonl", content)))
+        for model in ("m", "n")
+        for content in ('{"id": "a", "text": "b"}', '{"id": "ab", "text": ""}', '{"id": "a", "text": "c"}')
+    }
+    assert len(keys) == 6
+    same = content_key("m", survey(source_of(tmp_path, "other.jsonl", '{"text": "b", "id": "a"}')))
+    assert same in keys
