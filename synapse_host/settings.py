@@ -154,6 +154,14 @@ class MetalSettings(_Section):
     allow_cpu: Switch = Field(False, description="Let them run on MLX's CPU device, which shows in every identity.")
 
 
+class VulkanSettings(_Section):
+    """The Vulkan backend on a machine without a GPU, for its developers."""
+
+    allow_software_device: Switch = Field(
+        False, description="Let it run on a software device, which shows in every identity."
+    )
+
+
 class AliasSettings(_Section):
     """Who may say which numeric identities are equivalent."""
 
@@ -214,6 +222,7 @@ class Settings(_Section):
     downloads: DownloadSettings = Field(default_factory=lambda: DownloadSettings())
     cache: CacheSettings = Field(default_factory=lambda: CacheSettings())
     metal: MetalSettings = Field(default_factory=lambda: MetalSettings())
+    vulkan: VulkanSettings = Field(default_factory=lambda: VulkanSettings())
     aliases: AliasSettings = Field(default_factory=lambda: AliasSettings())
     catalog: CatalogSettings = Field(default_factory=lambda: CatalogSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
@@ -239,7 +248,7 @@ class Settings(_Section):
 
 
 #: Sections whose keys are no business of the host but of these backends' processes.
-BACKENDS_OF_SECTION: Mapping[str, tuple[str, ...]] = {"metal": ("metal", "metal-decode")}
+BACKENDS_OF_SECTION: Mapping[str, tuple[str, ...]] = {"metal": ("metal", "metal-decode"), "vulkan": ("vulkan",)}
 #: section name -> its model, in the order of the reference page.
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "inline": InlineSettings,
@@ -251,6 +260,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "downloads": DownloadSettings,
     "cache": CacheSettings,
     "metal": MetalSettings,
+    "vulkan": VulkanSettings,
     "aliases": AliasSettings,
     "catalog": CatalogSettings,
     "log": LogSettings,

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from synapse_host.hookspecs import DType, EmbedBatch, LoadSpec, Phase, Pooling
+from synapse_host.hookspecs import BackendSettings, DType, EmbedBatch, LoadSpec, Phase, Pooling
 from synapse_host.model_files.architectures import FAMILY_OF_MODEL_TYPE
 from synapse_host.owned_engine.family_table import MODEL_FORMAT
 
@@ -49,8 +51,9 @@ def loaded_model(
     dtype: DType = "f32",
     max_tokens: int = 512,
     runtime_config: Mapping[str, str] | None = None,
+    settings: BackendSettings = MappingProxyType({}),
 ) -> Iterator[Any]:
-    """The checkpoint of ``directory`` loaded by ``plugin``, unloaded at the end.
+    """The checkpoint of ``directory`` loaded by ``plugin`` under ``settings``, unloaded at the end.
 
     The descriptor is closed right after the load: a backend must hold its own mapping.
     """
@@ -58,6 +61,7 @@ def loaded_model(
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        asked = "settings" in inspect.signature(plugin.synapse_load).parameters
         model = plugin.synapse_load(
             LoadSpec(
                 artifact_path=str(path),
@@ -71,6 +75,7 @@ def loaded_model(
                 runtime_config=runtime_config or {},
             ),
             ignore_progress,
+            **({"settings": settings} if asked else {}),
         )
     finally:
         os.close(descriptor)

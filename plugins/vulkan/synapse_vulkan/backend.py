@@ -12,6 +12,7 @@ from synapse_host.owned_engine.executables import Build, Executable, ExecutableK
 from synapse_host.owned_engine.shape_policy import ROW_COUNTS, TOKEN_BUDGET
 from synapse_host.owned_engine.weights import CheckpointWeights
 from synapse_vulkan.arena import aligned, arena_size, plan
+from synapse_vulkan.attention_shape import shape_for
 from synapse_vulkan.device import Buffer
 from synapse_vulkan.recording import WORD, Outside, OutsideName, Recording, contiguous
 from synapse_vulkan.replay import Places, Region, Replay
@@ -41,7 +42,8 @@ class VulkanBackend:
         assert key.shape is not None, "an executable here has one shape"
         texts, positions = key.shape
         recording = Recording()
-        ops = VulkanOps(self.weights, recording, self._runtime.variant, lanes=self._runtime.query_lanes)
+        attention = shape_for(self._device.facts.kind)
+        ops = VulkanOps(self.weights, recording, self._runtime.variant, attention)
         outside: dict[OutsideName, Region] = self._inputs()
         hidden = None
         if not key.segment.has_stem:

@@ -37,7 +37,7 @@ REQUIRED_LIMITS: Mapping[str, int] = {
     "storage_bytes": 2**27,
     "push_bytes": 128,
     "groups": 65535,
-    "texels": 2**22,
+    "texels": 2**26,
 }
 #: Buffers are cut from one allocation at multiples of this many bytes, the largest any device may ask for.
 ALIGNMENT = 256

@@ -27,7 +27,7 @@ class Machine:
     """The facts a verdict rests on.
 
     ``missing`` is why there is no Vulkan to ask; ``fault`` why the device could not run, None when it did or was not
-    tried. ``measured`` are what the trial run measured.
+    tried. ``measured`` are what the trial run measured; ``software`` that the operator allows a software device.
     """
 
     platform: str
@@ -36,6 +36,7 @@ class Machine:
     devices: tuple[DeviceFacts, ...] = ()
     fault: str | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
+    software: bool = False
 
     @property
     def chosen(self) -> DeviceFacts | None:
@@ -62,8 +63,7 @@ def read_machine() -> Machine:
 def judge(machine: Machine) -> CapabilityEvidence:
     """Hold the facts against the floor; the first that fails is the reason (reading 3).
 
-    A software device that meets the floor is refused with the detail ``software_device``, last of all, so that the
-    host may waive exactly this.
+    A software device is refused last of all, so that the reason of one below the floor is the floor.
     """
     refusal = _judge_platform(machine) or _judge_devices(machine) or _judge_run(machine) or _judge_kind(machine)
     if refusal is None:
@@ -72,11 +72,11 @@ def judge(machine: Machine) -> CapabilityEvidence:
     return CapabilityEvidence("refused", _required(), _observed(machine), reason, detail, message)
 
 
-def probe() -> CapabilityEvidence:
-    """Read the machine and, when nothing but the kind of device refuses it, run kernels on it and time them."""
-    machine = read_machine()
+def probe(*, software: bool) -> CapabilityEvidence:
+    """Read the machine and, when nothing refuses it already, run kernels on it and time them."""
+    machine = replace(read_machine(), software=software)
     verdict = judge(machine)
-    if verdict.status == "refused" and verdict.reason_detail != "software_device":
+    if verdict.status == "refused":
         return verdict
     try:
         from synapse_vulkan.measuring import exercise
@@ -126,7 +126,7 @@ def _judge_run(machine: Machine) -> Refusal | None:
 
 def _judge_kind(machine: Machine) -> Refusal | None:
     chosen = machine.chosen
-    if chosen is None or chosen.kind != "software":
+    if chosen is None or chosen.kind != "software" or machine.software:
         return None
     message = (
         f"device {chosen.name!r} is software on the processor, slower than the cpu backend; "

@@ -13,8 +13,8 @@ from synapse_vulkan.device import Device
 SPIRV = Path(__file__).parent / "spirv"
 #: Storage buffers of the one descriptor layout all kernels share.
 STORAGE_BINDINGS = 6
-#: The texel buffer beside them.
-TEXEL_BINDING = 6
+#: Texel buffers beside them, at the bindings after.
+TEXEL_BINDINGS = 2
 #: Bytes of push constants, the least any device has.
 PUSH_BYTES = 128
 #: VK_PIPELINE_CREATE_DISPATCH_BASE_BIT, which the declarations leave out: a dispatch may start at any group.
@@ -66,7 +66,7 @@ class Kernels:
     def _set_layout(self) -> Any:
         vk = self._device.vk
         kinds = [vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER] * STORAGE_BINDINGS
-        kinds.append(vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER)
+        kinds += [vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER] * TEXEL_BINDINGS
         bindings = self._device.ffi.new(
             "VkDescriptorSetLayoutBinding[]",
             [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from synapse_host.hookspecs import DType, EmbedBatch, Progress, TokenIds, Vectors
+    from synapse_host.hookspecs import BackendSettings, DType, EmbedBatch, Progress, TokenIds, Vectors
     from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
     from synapse_host.owned_engine.weights import CheckpointWeights
     from synapse_vulkan.backend import VulkanBackend
@@ -60,20 +60,20 @@ def synapse_describe() -> BackendDescription:
 
 
 @hookimpl
-def synapse_probe_capability() -> CapabilityEvidence:
+def synapse_probe_capability(settings: BackendSettings) -> CapabilityEvidence:
     """Hold the devices against the floor and run every variant of the product on the chosen one."""
     from synapse_vulkan import evidence
 
-    return evidence.probe()
+    return evidence.probe(software=_software_allowed(settings))
 
 
 @hookimpl
-def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
+def synapse_load(spec: LoadSpec, progress: Progress, settings: BackendSettings) -> OwnedEngine:
     """Read the checkpoint, put it on the device and compute one short row."""
     from synapse_host.owned_engine.loading import load_engine
     from synapse_vulkan.runtime import open_runtime, require_permission
 
-    require_permission(open_runtime(), spec.runtime_config.get("allow_software_device") == "true")
+    require_permission(open_runtime(), software=_software_allowed(settings))
     return load_engine(spec, DTYPES, _backend, progress)
 
 
@@ -94,6 +94,10 @@ def synapse_unload(model: OwnedEngine) -> bool:
     """Free what the model has on the device."""
     model.unload()
     return True
+
+
+def _software_allowed(settings: BackendSettings) -> bool:
+    return settings.get("allow_software_device") == "true"
 
 
 def _backend(weights: CheckpointWeights, settings: ModelSettings) -> VulkanBackend:
@@ -118,4 +122,7 @@ def _kernel_sources() -> list[Path]:
     from pathlib import Path
 
     here = Path(__file__).parent
-    return [here / f"{name}.py" for name in ("backend", "product", "spirv_index", "vulkan_ops", "weight_memory")]
+    return [
+        here / f"{name}.py"
+        for name in ("attention_shape", "backend", "product", "spirv_index", "vulkan_ops", "weight_memory")
+    ]

@@ -88,6 +88,8 @@ class View:
 class Step:
     """One dispatch: ``bindings`` are the storage buffers by place, ``writes`` the places of those written to.
 
+    ``texels`` are read four numbers at a time; each of them is among the bindings too, or a weight.
+
     ``work`` is about how many floating operations it takes. ``split`` is the axis along which it may be cut.
     """
 
@@ -98,7 +100,7 @@ class Step:
     push: bytes
     groups: tuple[int, int, int]
     work: float
-    texels: Stored | None = None
+    texels: tuple[Memory, ...] = ()
     split: int = 1
 
 

@@ -11,7 +11,7 @@ from synapse_vulkan.binding import check
 from synapse_vulkan.commands import CommandPool
 from synapse_vulkan.device import Buffer, Device
 from synapse_vulkan.hazards import Hazards, Span
-from synapse_vulkan.kernels import STORAGE_BINDINGS, TEXEL_BINDING, Kernels
+from synapse_vulkan.kernels import STORAGE_BINDINGS, TEXEL_BINDINGS, Kernels
 from synapse_vulkan.recording import WORD, Memory, OutsideName, Recording, Step, Stored, Value, cut_groups
 
 #: A buffer, an offset in it and a size, in bytes.
@@ -128,7 +128,7 @@ class _DescriptorSets:
             "VkDescriptorPoolSize[]",
             [
                 [vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, STORAGE_BINDINGS * count],
-                [vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, count],
+                [vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, TEXEL_BINDINGS * count],
             ],
         )
         fields = {
@@ -139,6 +139,7 @@ class _DescriptorSets:
         }
         self._pool = device.create("DescriptorPool", fields)
         self._layouts = ffi.new("VkDescriptorSetLayout[]", [kernels.set_layout])
+        self._views: dict[tuple[int, int, int], Any] = {}
 
     def make(self, step: Step, region_of: Callable[[Memory], Region]) -> Any:
         """A set over the memory of ``step``, as a ``VkDescriptorSet[1]``."""
@@ -161,18 +162,39 @@ class _DescriptorSets:
             infos[place].buffer, infos[place].offset, infos[place].range = buffer.handle, offset, size
             kind = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
             writes.append(self._write(made[0], place, kind, {"pBufferInfo": ffi.addressof(infos, place)}))
-        views = ffi.new("VkBufferView[1]")
-        if step.texels is not None:
-            views[0] = step.texels.texels
+        views = ffi.new("VkBufferView[]", TEXEL_BINDINGS)
+        for place, memory in enumerate(step.texels):
+            views[place] = self._view(memory, region_of)
             kind = vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
-            writes.append(self._write(made[0], TEXEL_BINDING, kind, {"pTexelBufferView": views}))
+            what = {"pTexelBufferView": ffi.addressof(views, place)}
+            writes.append(self._write(made[0], STORAGE_BINDINGS + place, kind, what))
         listed = ffi.new("VkWriteDescriptorSet[]", writes)
         device.lib.vkUpdateDescriptorSets(device.handle, len(writes), listed, 0, ffi.NULL)
         return made
 
     def close(self) -> None:
-        """Destroy the pool with its sets."""
+        """Destroy the pool with its sets, and the views made for them."""
         self._device.destroy("DescriptorPool", self._pool)
+        for view in self._views.values():
+            self._device.destroy("BufferView", view)
+        self._views.clear()
+
+    def _view(self, memory: Memory, region_of: Callable[[Memory], Region]) -> Any:
+        if isinstance(memory, Stored) and memory.texels is not None:
+            return memory.texels
+        buffer, offset, size = region_of(memory)
+        key = (id(buffer), offset, size)
+        if key not in self._views:
+            vk = self._device.vk
+            fields = {
+                "sType": vk.VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
+                "buffer": buffer.handle,
+                "format": vk.VK_FORMAT_R32G32B32A32_SFLOAT,
+                "offset": offset,
+                "range": size,
+            }
+            self._views[key] = self._device.create("BufferView", fields)
+        return self._views[key]
 
     def _write(self, target: Any, place: int, kind: int, what: dict[str, Any]) -> dict[str, Any]:
         return {

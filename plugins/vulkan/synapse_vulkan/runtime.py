@@ -14,9 +14,6 @@ from synapse_vulkan.product import VARIANTS, Variant
 SUBMISSION_S = 0.25
 #: Floating operations a second taken of a device nobody measured.
 UNMEASURED_SPEED = 20e9
-#: Queries that share a workgroup of attention: a software device has vectors of 8.
-_SOFTWARE_LANES = 8
-_DEVICE_LANES = 64
 
 
 class Runtime:
@@ -27,11 +24,6 @@ class Runtime:
         self.kernels = Kernels(self.device)
         self.variant: Variant = VARIANTS[0]
         self.speed = UNMEASURED_SPEED
-
-    @property
-    def query_lanes(self) -> int:
-        """Queries of one workgroup of attention."""
-        return _SOFTWARE_LANES if self.device.facts.kind == "software" else _DEVICE_LANES
 
     @property
     def work_limit(self) -> float:
@@ -68,10 +60,10 @@ def forget_runtime() -> None:
     _opened.clear()
 
 
-def require_permission(runtime: Runtime, permitted: bool) -> None:
+def require_permission(runtime: Runtime, *, software: bool) -> None:
     """Refuse, with backend_missing, a software device that the operator did not allow."""
     facts = runtime.device.facts
-    if facts.kind == "software" and not permitted:
+    if facts.kind == "software" and not software:
         raise PluginError(
             "backend_missing",
             f"device {facts.name!r} is software on the processor; set vulkan.allow_software_device to use it",

@@ -5,16 +5,16 @@ from __future__ import annotations
 #: The compiler that made them.
 COMPILER = "shaderc 2023.2-1"
 #: Digest of the sources they were made from.
-SOURCES = "5e4ba81d9d455bd8bdefe4e204a87510071d31f4550574d9fa7a5736b31fa6d1"
+SOURCES = "7687f0abbcbc11b446117718cb54047af08917ef11050425f99f15618dc08a6f"
 #: SHA-256 of every compiled kernel.
 SPIRV = {
     "activate": "a869b11098a29a669149df3d5a03464fcb276070882c27276d1420787a0e89bc",
     "argmax": "19e5536339652314853d3ef81a92893b71429ddaa668415717ca02af0bf16389",
-    "attention": "27b16c7d23f6377b7fd65a52252e71e042970ac502fc41e8ad754f759b40a5dd",
+    "attention": "e5b02e16a5487fd6b1936cf98d14772d5177c8ee183c3f97ba7f31810599f892",
     "binary": "bb111bb21eead006865906185e6b0d232dc763c99a67c117c2af4dd0b5865e98",
     "copy": "a3ba53526af3efa9899c5ac937b9eca061648d2891bdb452b5119d700e010ac4",
     "gather": "83bd05b10a0df9a43e21fdaeaa67931c52ae2f6af2c540b2c036df61d303d5fd",
-    "gemm_direct": "6a8d00e5e04c5248e1dbbfc1f4a12249b8e10ac30fa34c5917ab8158752920d8",
+    "gemm_direct": "553f8346ac84e348a9be1cc04b4b40f7e355f9ed0965a35e70d94cd55808baf7",
     "gemm_tiled": "1c4f5690b9a8dbd478b96437e145574b20dee7ea3a794f2346e4070a86005b5d",
     "mean": "ca378c39e726866bbc4230b2e4d50a2d94c8861624e080183d2dd1a09ce35b0a",
     "norm": "6609241dde530716c23b6ec39aa7b96e594d0a783488b7cda69260b03b4ed023",

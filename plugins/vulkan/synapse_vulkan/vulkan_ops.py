@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from synapse_host.ops.tensor_ops import Activation, Batch, GeluKind, TensorOps
+from synapse_vulkan.attention_shape import SOFTWARE_SHAPE, AttentionShape
 from synapse_vulkan.product import ACTIVATIONS, NARROW, NARROW_ROWS, Variant
 from synapse_vulkan.recording import Memory, Outside, Recording, Step, Stored, View, contiguous, group_count, packed
 
@@ -69,13 +70,15 @@ RecordedCache: TypeAlias = dict[int, tuple[View, View]]
 
 
 class VulkanOps(TensorOps):
-    """Records one executable over ``weights``; ``variant`` computes its products, ``lanes`` queries share a group."""
+    """Records one executable over ``weights``; ``variant`` computes its products."""
 
-    def __init__(self, weights: DeviceWeights, recording: Recording, variant: Variant, *, lanes: int = 8) -> None:
+    def __init__(
+        self, weights: DeviceWeights, recording: Recording, variant: Variant, attention: AttentionShape = SOFTWARE_SHAPE
+    ) -> None:
         self._weights = weights
         self._recording = recording
         self._variant = variant
-        self._lanes = lanes
+        self._attention = attention
 
     # --- weights and positions -------------------------------------------------------------------------------
 
@@ -88,7 +91,9 @@ class VulkanOps(TensorOps):
         quads = rows.stride // 4
         push = packed(ids.rows, rows.width, ids.offset, quads)
         groups = (group_count(quads, _LANES), ids.rows, 1)
-        self._add("gather", (), (ids.memory, out.memory), (1,), push, groups, 4.0 * out.rows * rows.width, rows.stored)
+        self._add(
+            "gather", (), (ids.memory, out.memory), (1,), push, groups, 4.0 * out.rows * rows.width, (rows.stored,)
+        )
         return out
 
     def positions(self, batch: Batch, table: WeightRef, first: int = 0) -> View:
@@ -183,14 +188,19 @@ class VulkanOps(TensorOps):
         heads, key_heads = q.heads or 1, k.heads or 1
         size = q.width // heads
         out = replace(self._recording.rows(q.texts, q.positions, q.width), heads=q.heads)
-        constants = (self._lanes, size, int(causal), -1 if window is None else window)
         aligned = size % 4 == 0 and k.aligned and v.aligned
+        lanes, tile = self._attention.lanes, self._attention.tile
+        queries = self._attention.queries_of(size)
+        constants = (lanes, queries, tile, size, int(aligned))
+        texels = (k.memory, v.memory) if aligned else ()
+        per_group = lanes * queries
+        rules = (int(causal), -1 if window is None else window)
         views = [number for view in (q, k, v) for number in (view.offset, view.text_stride, view.position_stride)]
-        push = packed(q.positions, k.positions, heads, heads // key_heads, batch.start, *views, float(scale))
-        seen = k.positions if window is None else min(k.positions, 2 * window + self._lanes)
+        push = packed(q.positions, k.positions, heads, heads // key_heads, batch.start, *views, *rules, float(scale))
+        seen = k.positions if window is None else min(k.positions, 2 * window + per_group)
         bindings = (q.memory, k.memory, v.memory, out.memory, batch.counts.memory)
-        groups = (1, group_count(q.positions, self._lanes), q.texts * heads)
-        self._add("attention", (*constants, int(aligned)), bindings, (3,), push, groups, 4.0 * q.rows * q.width * seen)
+        groups = (1, group_count(q.positions, per_group), q.texts * heads)
+        self._add("attention", constants, bindings, (3,), push, groups, 4.0 * q.rows * q.width * seen, texels)
         return out
 
     def kv_append(self, cache: RecordedCache | None, layer: int, k: View, v: View, batch: Batch) -> tuple[View, View]:
@@ -262,11 +272,10 @@ class VulkanOps(TensorOps):
         variant = NARROW if x.rows <= NARROW_ROWS else self._variant
         push = packed(x.rows, w.depth, w.columns, w.quads, x.offset, stride)
         constants = variant.constants(act, bias is not None, x.aligned)
+        texels = (w.stored, x.memory) if x.aligned else (w.stored,)
         bindings = (x.memory, bias or w.stored, out.memory)
         work = 2.0 * x.rows * w.depth * 4 * w.quads
-        self._add(
-            variant.kernel, constants, bindings, (2,), push, variant.groups(x.rows, w.quads), work, texels=w.stored
-        )
+        self._add(variant.kernel, constants, bindings, (2,), push, variant.groups(x.rows, w.quads), work, texels)
         return out
 
     def _norm(
@@ -332,7 +341,7 @@ class VulkanOps(TensorOps):
         push: bytes,
         groups: tuple[int, int, int],
         work: float,
-        texels: Stored | None = None,
+        texels: tuple[Memory, ...] = (),
     ) -> None:
         self._recording.add(Step(kernel, constants, bindings, writes, push, groups, work, texels))
 

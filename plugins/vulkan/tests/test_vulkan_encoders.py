@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,8 @@ from synapse_host.testing.tiny_models import write_model
 from synapse_host.testing.tiny_modernbert import TinyModernBert
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
+loaded = partial(loaded_model, settings={"allow_software_device": "true"})
 pytestmark = pytest.mark.usefixtures("vulkan_device")
-ALLOWED = {"allow_software_device": "true"}
 
 
 @pytest.mark.parametrize("dtype", plugin.DTYPES)
@@ -26,7 +27,7 @@ ALLOWED = {"allow_software_device": "true"}
 def test_tiny_encoders_agree_with_transformers(name: str, dtype: DType, tmp_path: Path) -> None:
     recorded, bound = recorded_encoder(FIXTURES, name), END_TO_END[dtype]
     write_model(tmp_path, recorded.model)
-    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=recorded.longest, runtime_config=ALLOWED) as model:
+    with loaded(plugin, tmp_path, dtype=dtype, max_tokens=recorded.longest) as model:
         found = {pooling: embedded(plugin, model, recorded.rows, pooling).astype(np.float64) for pooling in POOLINGS}
     for pooling, vectors in found.items():
         wanted = recorded.f64[pooling]
@@ -40,7 +41,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(name: str, tmp_path: Pat
     # Rows of one bucket share a call: each length comes twice more, one and two tokens shorter.
     rows = [*recorded.rows, *(row[:-1] for row in recorded.rows[2:]), *(row[:-2] for row in recorded.rows[4:])]
     write_model(tmp_path, recorded.model)
-    with loaded_model(plugin, tmp_path, max_tokens=recorded.longest, runtime_config=ALLOWED) as model:
+    with loaded(plugin, tmp_path, max_tokens=recorded.longest) as model:
         alone = [digests(model, [row])[0] for row in rows]
         order = np.random.default_rng(1).permutation(len(rows))
         assert digests(model, [rows[place] for place in order]) == [alone[place] for place in order]
@@ -50,10 +51,10 @@ def test_a_row_past_1024_tokens_runs_in_segments_and_agrees_with_the_reference(t
     tiny = TinyModernBert(45, 20, 4, 2, 26, 97, 2100, span=66)
     write_model(tmp_path, tiny)
     batch = batch_of(seeded_rows([2099, 1100, 5], tiny.vocab), "cls")
-    with loaded_model(reference_plugin, tmp_path, max_tokens=2100) as model:
+    with loaded(reference_plugin, tmp_path, max_tokens=2100) as model:
         wanted = reference_plugin.synapse_embed(model, batch, ignore_progress)
     seen: list[int] = []
-    with loaded_model(plugin, tmp_path, max_tokens=2100, runtime_config=ALLOWED) as model:
+    with loaded(plugin, tmp_path, max_tokens=2100) as model:
         found = plugin.synapse_embed(model, batch, lambda done, phase: seen.append(done))
     assert seen == list(range(1, len(seen) + 1))
     assert len(seen) >= 9
@@ -67,7 +68,7 @@ def test_checkpoints_of_half_precision_are_read_as_they_are(name: str, stored: D
     write_model(tmp_path, recorded.model, stored)
     found = []
     for backend in (reference_plugin, plugin):
-        with loaded_model(backend, tmp_path, max_tokens=recorded.longest, runtime_config=ALLOWED) as model:
+        with loaded(backend, tmp_path, max_tokens=recorded.longest) as model:
             found.append(embedded(backend, model, recorded.rows, "mean"))
     assert np.abs(found[1] - found[0]).max() <= END_TO_END["f32"].max_abs_error
 

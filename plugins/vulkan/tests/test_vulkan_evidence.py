@@ -16,6 +16,7 @@ from synapse_host.backends.description_check import check_description, check_evi
 
 LIMITS = Limits(1024, 32768, 2**30, 128, 64, 65535, 2**27)
 CARD = DeviceFacts("Card", "discrete", 0x10DE, "driver 1", (1, 3), True, 8192, LIMITS)
+ALLOWED = {"allow_software_device": "true"}
 GOOD = Machine("linux", "1.3.275.1", devices=(CARD,))
 
 
@@ -66,6 +67,12 @@ def test_a_machine_above_the_floor_is_accepted_with_its_facts() -> None:
     assert set(verdict.required) <= set(verdict.observed)
 
 
+def test_a_software_device_is_accepted_where_the_operator_allows_it() -> None:
+    verdict = judge(replace(machine_of(kind="software"), software=True))
+    assert verdict.status == "ok"
+    assert verdict.observed["device_kind"] == "software"
+
+
 def test_a_software_device_below_the_floor_is_refused_for_the_floor() -> None:
     verdict = judge(machine_of(kind="software", memory_mb=1))
     assert verdict.reason_detail == "vulkan_insufficient_memory"
@@ -98,8 +105,8 @@ def test_the_identity_names_device_driver_and_software() -> None:
 
 @pytest.mark.usefixtures("vulkan_device")
 def test_the_probe_of_this_machine_measures_every_variant_of_the_product() -> None:
-    verdict = check_evidence(plugin.synapse_probe_capability(), "vulkan")
-    assert verdict.status == "ok" or verdict.reason_detail == "software_device", verdict.message
+    verdict = check_evidence(plugin.synapse_probe_capability(ALLOWED), "vulkan")
+    assert verdict.status == "ok", verdict.message
     assert verdict.observed["product"] in verdict.observed["product_gflops"]
 
 
@@ -112,7 +119,7 @@ def test_a_device_that_computes_wrongly_is_told_by_its_text(monkeypatch: pytest.
         raise VulkanFault("a product came out wrong")
 
     monkeypatch.setattr(measuring, "exercise", wrong)
-    verdict = evidence.probe()
+    verdict = evidence.probe(software=True)
     assert (verdict.reason, verdict.reason_detail) == ("worker_missing", "probe_failed")
     assert "a product came out wrong" in str(verdict.message)
 
@@ -125,7 +132,7 @@ def test_without_a_loader_the_plugin_still_describes_itself(monkeypatch: pytest.
 
     monkeypatch.setattr(binding, "open_binding", missing)
     assert check_description(plugin.synapse_describe(), "vulkan").build_flags["device"] == "none"
-    verdict = plugin.synapse_probe_capability()
+    verdict = plugin.synapse_probe_capability({})
     assert (verdict.reason, verdict.reason_detail) == ("device_missing", "driver_missing")
 
 

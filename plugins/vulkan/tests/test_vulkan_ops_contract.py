@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from synapse_vulkan.arena import plan
+from synapse_vulkan.attention_shape import DEVICE_SHAPE, SOFTWARE_SHAPE, AttentionShape
 from synapse_vulkan.product import NARROW, VARIANTS, Variant
 from synapse_vulkan.recording import Recording, Stored, Value, View, contiguous
 from synapse_vulkan.replay import Places, Replay
@@ -44,9 +45,15 @@ class DrawnWeights:
 class VulkanUnderTest(OpsUnderTest):
     """Inputs are tensors on the device; reading a handle replays all that was recorded."""
 
-    def __init__(self, runtime: Runtime, dtype: DType = "f32", variant: Variant | None = None, lanes: int = 8) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        dtype: DType = "f32",
+        variant: Variant | None = None,
+        shape: AttentionShape = SOFTWARE_SHAPE,
+    ) -> None:
         self.dtype: DType = dtype
-        self._runtime, self._variant, self._lanes = runtime, variant or runtime.variant, lanes
+        self._runtime, self._variant, self._shape = runtime, variant or runtime.variant, shape
         self._memories: list[WeightMemory] = []
 
     def make(self, weights: WeightSource, *, max_tokens: int) -> VulkanOps:
@@ -54,7 +61,7 @@ class VulkanUnderTest(OpsUnderTest):
         memory = WeightMemory(self._runtime.device, drawn, max_tokens=max_tokens, half=self.dtype == "f16")
         self._memories.append(memory)
         self.recording = Recording()
-        self.ops = VulkanOps(memory, self.recording, self._variant, lanes=self._lanes)
+        self.ops = VulkanOps(memory, self.recording, self._variant, self._shape)
         return self.ops
 
     def to_handle(self, array: npt.NDArray[Any], kind: str) -> Any:
@@ -140,7 +147,7 @@ def test_every_variant_of_the_product_agrees(case: OpCase, variant: Variant, run
 
 @pytest.mark.parametrize("case", ATTENTIONS, ids=str)
 def test_attention_agrees_with_64_queries_a_group(case: OpCase, runtime: Runtime) -> None:
-    check(VulkanUnderTest(runtime, lanes=64), case)
+    check(VulkanUnderTest(runtime, shape=DEVICE_SHAPE), case)
 
 
 @pytest.mark.parametrize("case", OP_CASES, ids=str)

@@ -2,36 +2,36 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "arithmetic.glsl"
-// Softmax attention, one query an invocation. Keys come in tiles of 16; the sums are rescaled once a tile when its
-// largest score passes the largest before (online softmax), so no score is ever stored. Tiles that no query of the
-// workgroup sees are not visited.
+// Softmax attention, QUERIES queries an invocation. Keys come in tiles of TILE; the sums are rescaled once a tile when
+// its largest score passes the largest before (online softmax), so no score is ever stored. Tiles that no query of the
+// workgroup sees are not visited. Each key and value is read four numbers at a time and used for every query.
 layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const int SIZE = 64;
-layout(constant_id = 2) const bool CAUSAL = false;
-layout(constant_id = 3) const int WINDOW = -1;
+layout(constant_id = 1) const int QUERIES = 1;
+layout(constant_id = 2) const int TILE = 4;
+layout(constant_id = 3) const int SIZE = 64;
 layout(constant_id = 4) const bool ALIGNED = false;
 layout(set = 0, binding = 0) readonly buffer Q { float queries[]; };
 layout(set = 0, binding = 1) readonly buffer K { float keys[]; };
-layout(set = 0, binding = 1) readonly buffer KQuads { vec4 key_quads[]; };
 layout(set = 0, binding = 2) readonly buffer V { float values[]; };
-layout(set = 0, binding = 2) readonly buffer VQuads { vec4 value_quads[]; };
 layout(set = 0, binding = 3) writeonly buffer Out { float result[]; };
 layout(set = 0, binding = 4) readonly buffer Counts { int counts[]; };
+layout(set = 0, binding = 6) uniform samplerBuffer key_quads;
+layout(set = 0, binding = 7) uniform samplerBuffer value_quads;
 layout(push_constant) uniform Push {
     int length; int total; int heads; int sharing; int start;
     int q_offset; int q_text; int q_position;
     int k_offset; int k_text; int k_position;
     int v_offset; int v_text; int v_position;
+    int causal; int window;
     float scale;
 };
-const int TILE = 16;
 const int QUADS = (SIZE + 3) / 4;
 // Stands for "not seen"; finite, so that a tile of nothing makes no NaN.
 const float HIDDEN = -1e30;
 
 vec4 key_quad(int from, int quad) {
     if (ALIGNED) {
-        return key_quads[(from >> 2) + quad];
+        return texelFetch(key_quads, (from >> 2) + quad);
     }
     vec4 found = vec4(0.0);
     for (int lane = 0; lane < 4; ++lane) {
@@ -44,7 +44,7 @@ vec4 key_quad(int from, int quad) {
 
 vec4 value_quad(int from, int quad) {
     if (ALIGNED) {
-        return value_quads[(from >> 2) + quad];
+        return texelFetch(value_quads, (from >> 2) + quad);
     }
     vec4 found = vec4(0.0);
     for (int lane = 0; lane < 4; ++lane) {
@@ -58,79 +58,102 @@ vec4 value_quad(int from, int quad) {
 void main() {
     int text = int(gl_WorkGroupID.z) / heads;
     int head = int(gl_WorkGroupID.z) - text * heads;
-    int first_query = int(gl_WorkGroupID.y) * int(gl_WorkGroupSize.x);
-    int query = first_query + int(gl_LocalInvocationID.x);
-    int place = start + query;
-    int last_query = min(first_query + int(gl_WorkGroupSize.x), length) - 1;
+    int lanes = int(gl_WorkGroupSize.x);
+    int first_query = int(gl_WorkGroupID.y) * lanes * QUERIES;
+    int my_query = first_query + int(gl_LocalInvocationID.x);
+    int last_query = min(first_query + lanes * QUERIES, length) - 1;
     int low = 0;
     int high = min(start + counts[text], total);
-    if (CAUSAL) {
+    if (causal != 0) {
         high = min(high, start + last_query + 1);
     }
-    if (WINDOW >= 0) {
-        low = max(0, start + first_query - WINDOW);
-        high = min(high, start + last_query + WINDOW + 1);
+    if (window >= 0) {
+        low = max(0, start + first_query - window);
+        high = min(high, start + last_query + window + 1);
     }
     int shared_head = (head / sharing) * SIZE;
-    int q_from = q_offset + text * q_text + min(query, length - 1) * q_position + head * SIZE;
     int k_from = k_offset + text * k_text + shared_head;
     int v_from = v_offset + text * v_text + shared_head;
-    vec4 mine[QUADS];
-    vec4 sums[QUADS];
-    [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
-        sums[quad] = vec4(0.0);
-        mine[quad] = vec4(0.0);
-        [[unroll]] for (int lane = 0; lane < 4; ++lane) {
-            if (4 * quad + lane < SIZE) {
-                mine[quad][lane] = queries[q_from + 4 * quad + lane];
-            }
-        }
-    }
-    float largest = HIDDEN;
-    float weights = 0.0;
-    for (int tile = low; tile < high; tile += TILE) {
-        float scores[TILE];
-        float peak = largest;
-        [[unroll]] for (int key = 0; key < TILE; ++key) {
-            int at = min(tile + key, high - 1);
-            float dots = 0.0;
-            [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
-                vec4 k = key_quad(k_from + at * k_position, quad);
-                dots = fma(mine[quad].x, k.x, dots);
-                dots = fma(mine[quad].y, k.y, dots);
-                dots = fma(mine[quad].z, k.z, dots);
-                dots = fma(mine[quad].w, k.w, dots);
-            }
-            int there = tile + key;
-            bool seen = there < high && (!CAUSAL || there <= place) && (WINDOW < 0 || abs(there - place) <= WINDOW);
-            scores[key] = seen ? dots * scale : HIDDEN;
-            peak = max(peak, scores[key]);
-        }
-        float kept = exponential(largest - peak);
-        largest = peak;
-        weights *= kept;
+    vec4 mine[QUERIES * QUADS];
+    vec4 sums[QUERIES * QUADS];
+    float largest[QUERIES];
+    float weights[QUERIES];
+    [[unroll]] for (int query = 0; query < QUERIES; ++query) {
+        int q_from = q_offset + text * q_text + min(my_query + query * lanes, length - 1) * q_position + head * SIZE;
+        largest[query] = HIDDEN;
+        weights[query] = 0.0;
         [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
-            sums[quad] *= kept;
-        }
-        [[unroll]] for (int key = 0; key < TILE; ++key) {
-            float weight = scores[key] == HIDDEN ? 0.0 : exponential(scores[key] - largest);
-            weights += weight;
-            int at = min(tile + key, high - 1);
-            [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
-                sums[quad] = fma(vec4(weight), value_quad(v_from + at * v_position, quad), sums[quad]);
+            sums[query * QUADS + quad] = vec4(0.0);
+            mine[query * QUADS + quad] = vec4(0.0);
+            [[unroll]] for (int lane = 0; lane < 4; ++lane) {
+                if (4 * quad + lane < SIZE) {
+                    mine[query * QUADS + quad][lane] = queries[q_from + 4 * quad + lane];
+                }
             }
         }
     }
-    if (query >= length) {
-        return;
+    for (int tile = low; tile < high; tile += TILE) {
+        float scores[QUERIES * TILE];
+        [[unroll]] for (int key = 0; key < TILE; ++key) {
+            int there = tile + key;
+            int from = k_from + min(there, high - 1) * k_position;
+            float dots[QUERIES];
+            [[unroll]] for (int query = 0; query < QUERIES; ++query) {
+                dots[query] = 0.0;
+            }
+            [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
+                vec4 k = key_quad(from, quad);
+                [[unroll]] for (int query = 0; query < QUERIES; ++query) {
+                    vec4 q = mine[query * QUADS + quad];
+                    dots[query] = fma(q.w, k.w, fma(q.z, k.z, fma(q.y, k.y, fma(q.x, k.x, dots[query]))));
+                }
+            }
+            [[unroll]] for (int query = 0; query < QUERIES; ++query) {
+                int place = start + my_query + query * lanes;
+                bool seen = there < high && (causal == 0 || there <= place) && (window < 0 || abs(there - place) <= window);
+                scores[query * TILE + key] = seen ? dots[query] * scale : HIDDEN;
+            }
+        }
+        [[unroll]] for (int query = 0; query < QUERIES; ++query) {
+            float peak = largest[query];
+            [[unroll]] for (int key = 0; key < TILE; ++key) {
+                peak = max(peak, scores[query * TILE + key]);
+            }
+            float kept = exponential(largest[query] - peak);
+            largest[query] = peak;
+            weights[query] *= kept;
+            [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
+                sums[query * QUADS + quad] *= kept;
+            }
+            [[unroll]] for (int key = 0; key < TILE; ++key) {
+                float score = scores[query * TILE + key];
+                float weight = score == HIDDEN ? 0.0 : exponential(score - peak);
+                scores[query * TILE + key] = weight;
+                weights[query] += weight;
+            }
+        }
+        [[unroll]] for (int key = 0; key < TILE; ++key) {
+            int from = v_from + min(tile + key, high - 1) * v_position;
+            [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
+                vec4 v = value_quad(from, quad);
+                [[unroll]] for (int query = 0; query < QUERIES; ++query) {
+                    sums[query * QUADS + quad] =
+                        fma(vec4(scores[query * TILE + key]), v, sums[query * QUADS + quad]);
+                }
+            }
+        }
     }
-    float share = weights > 0.0 ? 1.0 / weights : 0.0;
-    int to = ((text * length + query) * heads + head) * SIZE;
-    bool nothing = isnan(weights);
-    [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
-        [[unroll]] for (int lane = 0; lane < 4; ++lane) {
-            if (4 * quad + lane < SIZE) {
-                result[to + 4 * quad + lane] = nothing ? weights : sums[quad][lane] * share;
+    [[unroll]] for (int query = 0; query < QUERIES; ++query) {
+        int at = my_query + query * lanes;
+        float share = weights[query] > 0.0 ? 1.0 / weights[query] : 0.0;
+        bool nothing = isnan(weights[query]);
+        int to = ((text * length + at) * heads + head) * SIZE;
+        [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
+            [[unroll]] for (int lane = 0; lane < 4; ++lane) {
+                if (4 * quad + lane < SIZE && at < length) {
+                    result[to + 4 * quad + lane] =
+                        nothing ? weights[query] : sums[query * QUADS + quad][lane] * share;
+                }
             }
         }
     }

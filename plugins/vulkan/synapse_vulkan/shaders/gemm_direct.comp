@@ -12,16 +12,16 @@ layout(constant_id = 3) const int ACT = 0;
 layout(constant_id = 4) const bool BIAS = false;
 layout(constant_id = 5) const bool ALIGNED = false;
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
-layout(set = 0, binding = 0) readonly buffer XQuads { vec4 x_quads[]; };
 layout(set = 0, binding = 1) readonly buffer Bias { vec4 bias[]; };
 layout(set = 0, binding = 2) writeonly buffer Out { float result[]; };
 layout(set = 0, binding = 6) uniform samplerBuffer weight;
+layout(set = 0, binding = 7) uniform samplerBuffer x_quads;
 layout(push_constant) uniform Push { int rows; int depth; int columns; int stored_quads; int x_offset; int x_stride; };
 
 vec4 inputs(int row, int k) {
     int from = x_offset + row * x_stride + k;
     if (ALIGNED) {
-        return x_quads[from >> 2];
+        return texelFetch(x_quads, from >> 2);
     }
     vec4 values = vec4(0.0);
     for (int lane = 0; lane < 4; ++lane) {
