@@ -121,7 +121,7 @@ class Host:
         self._tokenising = TokenisingPool()
         self._tasks = tasks
         self._jobs = jobs
-        self._worker_numbers = 0
+        self.workers_started = 0
         self.counters = counters
         self.downloads = downloads
         self.catalog = HostCatalog(
@@ -303,8 +303,8 @@ class Host:
     async def _start_worker(self, model: RegisteredModel) -> Worker:
         self.pauses.refuse(model)
         await self._backends.require_installed(model.backend)
-        self._worker_numbers += 1
-        worker_id = f"synapse-{model.engine.engine}-{model.model_id}-{self._worker_numbers}"
+        self.workers_started += 1
+        worker_id = f"synapse-{model.engine.engine}-{model.model_id}-{self.workers_started}"
         spec = WorkerSpec(
             backend=model.backend,
             engine=model.engine.engine,

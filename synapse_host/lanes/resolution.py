@@ -83,14 +83,12 @@ async def resolve_lane(
 
     """
     catalog = shelf.standing.catalog
-    if required_fingerprint is not None and catalog.of_fingerprint(required_fingerprint) is not None:
-        equivalents = ()
+    equivalents = _substitutes(catalog, required_fingerprint, equivalents)
     target = _named(lanes, catalog, task, model, required_fingerprint)
     if target is None:
         assert required_fingerprint is not None
         target = FreeFormTarget(_of_fingerprint(lanes, task, required_fingerprint, equivalents, preferred))
-    if target.task != task:
-        raise _wrong_task(target, task)
+    _refuse_other_task(target, task)
     if required_fingerprint is not None:
         target = _agreeing(target, required_fingerprint, equivalents)
     if required_epoch is not None and required_epoch > table_epoch:
@@ -140,8 +138,6 @@ def find_target(lanes: LaneTable, catalog: Catalog, model: str) -> Target | None
     declared = catalog.lane(model) or catalog.of_fingerprint(model)
     if declared is not None:
         return CatalogTarget(*declared)
-    if catalog.reserves(model):
-        return None
     lane = lanes.find(model) or next((lane for lane in lanes if lane.model.fingerprint == model), None)
     return None if lane is None else FreeFormTarget(lane)
 
@@ -174,12 +170,18 @@ def _named(lanes: LaneTable, catalog: Catalog, task: Task, model: str | None, fi
     )
 
 
-def _wrong_task(target: Target, task: Task) -> InvalidRequest:
-    name = target.entry.id if isinstance(target, CatalogTarget) else target.model_id
-    return InvalidRequest(
-        f"model {name!r} is for {target.task}, not {task}; use a model of that task",
-        details={"catalog_id": name, "requested_task": task, "catalog_task": target.task},
-    )
+def _refuse_other_task(target: Target, task: Task) -> None:
+    if target.task != task:
+        name = target.entry.id if isinstance(target, CatalogTarget) else target.model_id
+        raise InvalidRequest(
+            f"model {name!r} is for {target.task}, not {task}; use a model of that task",
+            details={"catalog_id": name, "requested_task": task, "catalog_task": target.task},
+        )
+
+
+def _substitutes(catalog: Catalog, fingerprint: str | None, equivalents: Collection[str]) -> Collection[str]:
+    """What may stand in for ``fingerprint``: nothing for a pin of the catalog."""
+    return () if fingerprint is not None and catalog.of_fingerprint(fingerprint) is not None else equivalents
 
 
 def _of_fingerprint(

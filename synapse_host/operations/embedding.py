@@ -18,7 +18,6 @@ from synapse_host.lanes.lane import Lane
 from synapse_host.operations.constraints import Constraints, Name, Params
 from synapse_host.operations.durable_jobs import JobService, job_key
 from synapse_host.operations.envelope import truncation_disclosure
-from synapse_host.operations.lane_door import refuse_too_long
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
 from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.model_tokenizer import EncodedText
@@ -115,7 +114,7 @@ class EmbeddingService:
             for first in range(0, len(long), self.limits.max_items):
                 some = long[first : first + self.limits.max_items]
                 rows = await anyio.to_thread.run_sync(encode, [texts[at] for at in some])
-                refuse_too_long(lane, [ids[at] for at in some], [row.submitted_tokens for row in rows])
+                self.desk.door.refuse_too_long(lane, [ids[at] for at in some], [row.submitted_tokens for row in rows])
 
     async def _embed(
         self,
@@ -139,7 +138,7 @@ class EmbeddingService:
         with self.desk.gate.holding(request_bytes(texts)) as hold:
             encode = partial(lane.tokenizer.encode, texts)
             rows = await self.desk.tokenised(lane, budget, hold, sum(map(len, texts)), encode)
-            refuse_too_long(lane, ids, [row.submitted_tokens for row in rows])
+            self.desk.door.refuse_too_long(lane, ids, [row.submitted_tokens for row in rows])
             _refuse_wordless(rows, ids)
             total = sum(row.effective_tokens for row in rows)
             if len(rows) > 1 and total > self.limits.max_tokens:

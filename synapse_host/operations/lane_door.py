@@ -39,7 +39,7 @@ class LaneDoor:
     async def certified_lane(self, task: Task, model: str | None, constraints: Constraints) -> Lane:
         """The lane that may answer; raises what ``available_lane`` and a missing certification raise."""
         lane = await self.available_lane(task, model, constraints)
-        if lane.model.catalog_id is None:
+        if lane.model.certifiable:
             self.ledger.require_certified(lane.model)
         return lane
 
@@ -87,15 +87,16 @@ class LaneDoor:
 
         await self.checks.require_passed(lane, max(0.0, min(remaining_ms, cap_ms)) / 1000, expired)
 
-
-def refuse_too_long(lane: Lane, items: Sequence[str], tokens: Sequence[int]) -> None:
-    """Refuse, naming its item, an input of more tokens than a lane of the catalog takes; others truncate it."""
-    if lane.model.catalog_id is None:
-        return
-    limit = lane.model.max_tokens
-    for item, count in zip(items, tokens, strict=True):
-        if count > limit:
-            raise SequenceTooLong(
-                f"item {item!r} has {count} tokens and model {lane.model.model_id!r} takes {limit}; split or trim it",
-                details={"tokens": count, "max_tokens": limit, "item_id": item},
-            )
+    @staticmethod
+    def refuse_too_long(lane: Lane, items: Sequence[str], tokens: Sequence[int]) -> None:
+        """Refuse, naming its item, an input of more tokens than a lane of the catalog takes; others truncate it."""
+        if lane.model.catalog_id is None:
+            return
+        limit = lane.model.max_tokens
+        for item, count in zip(items, tokens, strict=True):
+            if count > limit:
+                name = lane.model.model_id
+                raise SequenceTooLong(
+                    f"item {item!r} has {count} tokens and model {name!r} takes {limit}; split or trim it",
+                    details={"tokens": count, "max_tokens": limit, "item_id": item},
+                )

@@ -148,15 +148,18 @@ class LoadingService:
 
     async def unload(self, params: ModelUnloadParams, context: RequestContext) -> Reply:
         """Stop the model's worker; the model stays registered and loads again when asked."""
-        entry = self.shelf.standing.catalog.entry(params.model_id)
+        self._refuse_entry(params.model_id)
+        lane = await lane_of(self.lanes, self.shelf, params.model_id)
+        await lane.unload()
+        return self._answer(_lane_status(lane))
+
+    def _refuse_entry(self, model_id: str) -> None:
+        entry = self.shelf.standing.catalog.entry(model_id)
         if entry is not None:
             raise InvalidRequest(
                 f"{entry.id!r} is a model of the catalog; unload a lane of it: {', '.join(entry.lane_ids) or 'none'}",
                 details={"catalog_id": entry.id, "lane_ids": entry.lane_ids},
             )
-        lane = await lane_of(self.lanes, self.shelf, params.model_id)
-        await lane.unload()
-        return self._answer(_lane_status(lane))
 
     def _answer(self, payload: dict[str, Any]) -> Reply:
         return Reply({"module_generation": self.module_generation, **payload})

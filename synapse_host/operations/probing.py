@@ -155,13 +155,17 @@ class ProbingService:
             serving_admission_reason=None,
         )
         if model.catalog_id is not None:
-            check = self.checks.row(lane)
-            row.update(
-                certification_status="not_required",
-                blocking_reason="self_check_failed" if check.state == "failed" else None,
-                self_check=check.to_wire(),
-            )
+            row.update(self._of_catalog(lane))
         return row
+
+    def _of_catalog(self, lane: Lane) -> dict[str, Any]:
+        """What a lane of the catalog has in the place of a certification."""
+        check = self.checks.row(lane)
+        return {
+            "certification_status": "not_required",
+            "blocking_reason": "self_check_failed" if check.state == "failed" else None,
+            "self_check": check.to_wire(),
+        }
 
     def _answer(self, payload: dict[str, Any]) -> Reply:
         return Reply({"module_generation": self.module_generation, **payload})

@@ -15,7 +15,6 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.lane import Lane
 from synapse_host.operations.constraints import Constraints, Name
 from synapse_host.operations.envelope import truncation_disclosure
-from synapse_host.operations.lane_door import refuse_too_long
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.pairs import ComposedPair
@@ -76,7 +75,7 @@ class RerankingService:
             limit = None if lane.model.catalog_id is None else WHOLE_PAIR
             compose = partial(lane.pairs.compose, params.query, params.candidates, limit=limit)
             pairs = await self.desk.tokenised(lane, budget, hold, _composing_work(params), compose)
-            refuse_too_long(lane, ids, [pair.submitted_tokens for pair in pairs])
+            self.desk.door.refuse_too_long(lane, ids, [pair.submitted_tokens for pair in pairs])
             plan = lane.plan("rerank", [len(pair.ids) for pair in pairs], work_class(len(ids)))
             compute = partial(lane.rerank, [pair.ids for pair in pairs], ids, plan)
             return pairs, await self.desk.computed(lane, budget, plan, compute)

@@ -6,6 +6,7 @@ the backends every test machine has; its rows for real accelerators are what the
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -107,6 +108,23 @@ class TinyCatalog:
         row.update(change)
         self.document.write_text(json.dumps(document), encoding="utf-8")
 
+    def change_engine(self, backend: str, change: Mapping[str, Any]) -> None:
+        """Rewrite what the document expects of an engine, and its pins to fit."""
+        document = json.loads(self.document.read_text("utf-8"))
+        document["engines"][backend].update(change)
+        self.document.write_text(_pinned(document), encoding="utf-8")
+
+    def change_figures(self, catalog_id: str) -> None:
+        """Turn the figures an entry's lanes are checked against upside down."""
+        path = self.document.with_name("fixtures.json")
+        document = json.loads(path.read_text("utf-8"))
+        entry = document["models"][catalog_id]
+        for case in entry["cases"]:
+            figures = np.frombuffer(base64.b64decode(case["expected"]), "<f4")
+            case["expected"] = packed([float(figure) for figure in -figures])
+        document["models"][catalog_id] = sealed(entry)
+        path.write_text(json.dumps(document), encoding="utf-8")
+
     def copy(self, directory: Path) -> TinyCatalog:
         """A catalog of its own with the same content, for a test that changes it."""
         shutil.copytree(self.directory, directory)
@@ -126,14 +144,19 @@ def write_tiny_catalog(directory: Path) -> TinyCatalog:
     engines = _engines()
     entries = [_entry(made, catalog_id, model) for catalog_id, model in _MODELS.items()]
     document = {"catalog_revision": 1, "engines": engines, "entries": entries}
+    made.document.write_text(_pinned(document), encoding="utf-8")
+    fixtures = {"revision": 1, "models": {name: _fixture(made, name, model) for name, model in _MODELS.items()}}
+    made.document.with_name("fixtures.json").write_text(json.dumps(fixtures), encoding="utf-8")
+    return made
+
+
+def _pinned(document: Mapping[str, Any]) -> str:
+    """The document with pins that fit."""
     text = json.dumps(document)
     for entry in parse_catalog(text.encode(), backend_ids=(*CATALOG_BACKENDS, "reference", "cpu")):
         for row in entry.backends:
             text = text.replace(row.fingerprint, computed_pin(entry, row))
-    made.document.write_text(text, encoding="utf-8")
-    fixtures = {"revision": 1, "models": {name: _fixture(made, name, model) for name, model in _MODELS.items()}}
-    made.document.with_name("fixtures.json").write_text(json.dumps(fixtures), encoding="utf-8")
-    return made
+    return text
 
 
 def _engines() -> dict[str, Any]:
