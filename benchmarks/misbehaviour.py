@@ -21,7 +21,7 @@ from synapse_host.testing.misbehaviour_cases import OPERATIONS, cases
 from synapse_host.testing.misbehaviour_matrix import Outcome, play_all
 
 #: Wide enough for every column when the output is no terminal.
-_WIDTH = 290
+_WIDTH = 310
 
 
 def main() -> int:

@@ -22,12 +22,21 @@ from synapse_host.server.envelope import Request, decode_frame, encode_error
 from synapse_host.server.malformed import MalformedFrame
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.reply_check import REPLIES, check_raw, check_reply
-from synapse_host.testing.message_strategies import SAMPLES, sample_of
+from synapse_host.testing.message_strategies import SAMPLES, SELF_CHECKED_BYTES, sample_of
 from synapse_host.testing.mutated_frames import ODD_VALUES, FrameMaker, wire_bytes
 from synapse_host.worker_protocol import codec
 from synapse_host.worker_protocol.faults import HandshakeRefused, ProtocolFault
 from synapse_host.worker_protocol.handshake import check_hello
-from synapse_host.worker_protocol.messages import REQUESTS, RESPONSES, Hello, HelloAck, Message, Scores, VectorsHeader
+from synapse_host.worker_protocol.messages import (
+    REQUESTS,
+    RESPONSES,
+    Hello,
+    HelloAck,
+    Message,
+    Scores,
+    SelfChecked,
+    VectorsHeader,
+)
 
 Tally = Counter[str]
 Target = Callable[[FrameMaker, Tally], None]
@@ -92,7 +101,7 @@ def fuzz_reply(maker: FrameMaker, tally: Tally) -> None:
     request = _asked(maker)
     answered = REPLIES[type(request)] if maker.draw.random() < 0.75 else maker.pick(_RESPONSES)
     reply = _reply(maker, answered)
-    fitting = bytes(_SAMPLED_RAW[answered]) if answered in _SAMPLED_RAW else None
+    fitting = bytes(_SAMPLED_RAW[answered]) if answered.RAW else None
     raw = maker.draw.choice((fitting, fitting, None, b"", bytes(4), bytes(12), bytes(16)))
     dims = maker.draw.choice((None, 3))
 
@@ -254,7 +263,11 @@ _KINDS: Sequence[type[Message]] = list(_DECODERS)
 _RESPONSES: Sequence[type[Message]] = list(RESPONSES.values())
 _ANSWERED: Sequence[type[Message]] = list(REPLIES)
 #: Bytes of the raw frame that suits a reply to a sampled request; the others have none.
-_SAMPLED_RAW: Mapping[type[Message], int] = {VectorsHeader: 12, Scores: 4}
+_SAMPLED_RAW: Mapping[type[Message], int] = {
+    VectorsHeader: 12,
+    Scores: 4,
+    SelfChecked: SELF_CHECKED_BYTES,
+}
 _SAMPLED = {kind: sample_of(kind) for kind in _ANSWERED}
 #: Counts of a reply, the right one among them, and what a sampled request needs of the others.
 _COUNTS: Mapping[str, Sequence[Any]] = {

@@ -15,7 +15,7 @@ from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.reply_check import REPLIES
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.socket_stream import SocketStream
-from synapse_host.testing.message_strategies import sample_of
+from synapse_host.testing.message_strategies import SELF_CHECKED_BYTES, sample_of
 from synapse_host.testing.mutated_frames import FrameMaker, wire_bytes
 from synapse_host.time_limits import TimeLimits
 from synapse_host.worker_protocol.channel import ChannelClosed, WorkerChannel
@@ -26,6 +26,8 @@ from synapse_host.worker_protocol.messages import (
     RESPONSES,
     Generate,
     ProgressReport,
+    SelfCheck,
+    SelfChecked,
     Text,
     VectorsHeader,
 )
@@ -39,13 +41,15 @@ _DIMS = 3
 
 _SAMPLES: Mapping[type[Message], Message] = {kind: sample_of(kind) for kind in REPLIES}
 #: The reply that suits each sampled request, and its raw frame.
-_SUITING: Mapping[type[Message], tuple[Message, bytes | None]] = {
-    kind: (sample_of(answer), bytes(4) if answer.RAW else None) for kind, answer in REPLIES.items()
-} | {
-    kind: (VectorsHeader("r-1", _DIMS, 1), bytes(4 * _DIMS))
-    for kind, answer in REPLIES.items()
-    if answer is VectorsHeader
-}
+_SUITING: Mapping[type[Message], tuple[Message, bytes | None]] = (
+    {kind: (sample_of(answer), bytes(4) if answer.RAW else None) for kind, answer in REPLIES.items()}
+    | {
+        kind: (VectorsHeader("r-1", _DIMS, 1), bytes(4 * _DIMS))
+        for kind, answer in REPLIES.items()
+        if answer is VectorsHeader
+    }
+    | {SelfCheck: (sample_of(SelfChecked), bytes(SELF_CHECKED_BYTES))}
+)
 _ASKED: Sequence[type[Message]] = list(REPLIES)
 _RESPONSES: Sequence[type[Message]] = list(RESPONSES.values())
 _GENERATED = Text("r-1", "ä", 2, 2, "stop", [1, 2])

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from synapse_host.hookspecs import EmbedBatch, Generation, Progress
+from synapse_host.hookspecs import CheckNumbers, EmbedBatch, Generation, Progress
 from synapse_host.testing.plain_plugin import DESCRIPTION, PlainPlugin
-from synapse_host.worker import embedding, generation, reranking  # noqa: F401 - imported once, not in every copy
+from synapse_host.worker import embedding, generation, reranking, self_checking  # noqa: F401 - imported once, not in every copy
 from synapse_host.worker.connection import HostConnection
 from synapse_host.worker.main_loop import serve
 
@@ -70,6 +70,7 @@ def plugin() -> PlainPlugin:
         "synapse_rerank": _rerank,
         "synapse_rerank_pairs": _rerank_pairs,
         "synapse_generate": _generate,
+        "synapse_self_check": lambda model, progress: [CheckNumbers("vectors", "", "row", np.ones((1, DIMS), "<f4"))],
         "synapse_admit_shape": _admit,
         "synapse_admit_packed": _admit,
         "synapse_evict_shape": lambda **_: True,

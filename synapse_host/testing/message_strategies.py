@@ -67,7 +67,15 @@ LAWFUL: Mapping[str, st.SearchStrategy[Any]] = {
 }
 
 _PROGRAM = {"id": "a", "layers": [0]}
-_CHECK = {"kind": "vectors", "subject": "bert", "label": "a", "rows": 2, "width": 3, "scale": 1.5, "fault": ""}
+_CHECK: dict[str, Any] = {
+    "kind": "vectors",
+    "subject": "bert",
+    "label": "a",
+    "rows": 2,
+    "width": 3,
+    "scale": 1.5,
+    "fault": "",
+}
 #: Shape of a field -> one lawful value of it.
 SAMPLES: Mapping[str, Any] = {
     "str": "ä\n\x00",
@@ -88,6 +96,8 @@ SAMPLES: Mapping[str, Any] = {
     "Checks": [_CHECK],
     "ShapeTable": {"model-1": [128, 256]},
 }
+#: Bytes of the raw frame behind a sampled SELF_CHECKED.
+SELF_CHECKED_BYTES = 4 * _CHECK["rows"] * _CHECK["width"]
 #: Shape of a field -> values that are near it and not of it. None stands for null, which is never an absent field.
 UNLAWFUL: Mapping[str, tuple[Any, ...]] = {
     "str": (7, None, ["a"], {"a": "b"}, True),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 #: Requests whose reply has a raw frame behind it.
-_RAW_REPLIES = ("EMBED_BATCH", "RERANK", "RERANK_SEQUENCES")
+_RAW_REPLIES = ("EMBED_BATCH", "RERANK", "RERANK_SEQUENCES", "SELF_CHECK")
 _CONTROL = ("ANE_ADMIT_SHAPE", "ANE_EVICT_SHAPE", "PACKED_ADMIT", "PACKED_EVICT", "UNLOAD")
 #: Requests of which a worker can be asked in the matrix.
 REQUEST_OPERATIONS = ("LOAD", *_RAW_REPLIES, "GENERATE", *_CONTROL, "PING")
@@ -66,6 +66,7 @@ _IN_SOME_REQUESTS = (
     (("GENERATE",), "too_many_tokens", "4 generated tokens and at most 3"),
     (("GENERATE",), "loses_tokens", "3 generated tokens and gives 0 ids"),
     (("GENERATE",), "half_character", "surrogate"),
+    (("SELF_CHECK",), "short_vectors", "its checks take"),
     (_RAW_REPLIES, "progress_inside", "the frame after "),
     (_CONTROL, "backward_phase", "names phase 'inference'"),
     (("LOAD", *_RAW_REPLIES, "GENERATE", "PING"), "backward_phase", "went back"),

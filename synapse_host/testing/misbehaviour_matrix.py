@@ -35,6 +35,7 @@ from synapse_host.worker_protocol.messages import (
     PackedAdmit,
     PackedEvict,
     Ping,
+    SelfCheck,
     Unload,
 )
 
@@ -65,6 +66,7 @@ _ASKS: dict[str, Callable[[Worker], Awaitable[object]]] = {
     ),
     "PACKED_ADMIT": lambda worker: worker.request(PackedAdmit("a", MODEL_REF, 256)),
     "PACKED_EVICT": lambda worker: _in_turn(worker, PackedAdmit("a", MODEL_REF, 256), PackedEvict("e", MODEL_REF, 256)),
+    "SELF_CHECK": lambda worker: worker.request(SelfCheck("s", MODEL_REF)),
     "PING": lambda worker: worker.request(Ping("p")),
     "UNLOAD": lambda worker: worker.request(Unload("u", MODEL_REF)),
     STOP: lambda worker: worker.stop(drain_s=_BRIEF_STOP_S, terminate_s=_BRIEF_STOP_S),
