@@ -18,6 +18,7 @@ from synapse_host.owned_engine.decoder import DecodingBackend, OwnedDecoder
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.executables import GraphBackend
 from synapse_host.owned_engine.family_table import MODEL_FORMAT, family_named
+from synapse_host.owned_engine.shape_policy import BucketLadder
 from synapse_host.owned_engine.weights import CheckpointWeights
 
 #: Makes the backend of one model.
@@ -25,6 +26,9 @@ BackendFactory: TypeAlias = Callable[[CheckpointWeights, ModelSettings], GraphBa
 
 #: Makes the backend of one model that generates.
 DecodingFactory: TypeAlias = Callable[[CheckpointWeights, ModelSettings], DecodingBackend]
+
+#: Makes the padded lengths of a lane from its max_tokens.
+LadderFactory: TypeAlias = Callable[[int], BucketLadder]
 
 #: What an owned engine can be loaded for, and what an owned decoder.
 _ENGINE_TASKS: tuple[Task, ...] = ("embed", "rerank")
@@ -41,9 +45,15 @@ class WayOut:
 
 
 def load_engine(
-    spec: LoadSpec, dtypes: Sequence[DType], make_backend: BackendFactory, progress: Progress
+    spec: LoadSpec,
+    dtypes: Sequence[DType],
+    make_backend: BackendFactory,
+    progress: Progress,
+    ladder: LadderFactory | None = None,
 ) -> OwnedEngine:
     """Open the checkpoint, make the graphs of short rows and run one row of one token.
+
+    ``ladder`` makes the padded lengths from the lane's max_tokens, for backends whose shapes are few.
 
     Raises:
         PluginError: operation_mismatch, model_unsupported, config_invalid, artifact_invalid, oom or load_failed.
@@ -52,7 +62,8 @@ def load_engine(
     settings = _settings(spec, dtypes, _ENGINE_TASKS)
     way_out = _way_out(spec)
     with _typed_refusals(spec):
-        engine = OwnedEngine(make_backend(_weights(spec), settings), settings)
+        lengths = None if ladder is None else ladder(settings.max_tokens)
+        engine = OwnedEngine(make_backend(_weights(spec), settings), settings, lengths)
         engine.warm_up(way_out.pooling, way_out.normalize, progress)
     return engine
 

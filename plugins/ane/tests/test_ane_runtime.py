@@ -1,0 +1,80 @@
+"""The seam to Core ML: every name the real runtime uses exists, and the interpreter obeys the same contract."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synapse_ane import core_ml_runtime
+from synapse_ane.core_ml_runtime import CoreMLTools, Placement, only_output
+from synapse_ane.interpreted_runtime import InterpretedRuntime
+from synapse_ane.mil import TARGET, Function, Program, ct, mb, types
+from synapse_ane.program import MAIN, RecordedProgram, save_package
+
+pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
+
+
+def test_every_name_of_coremltools_exists() -> None:
+    tree = ast.parse(Path(core_ml_runtime.__file__).read_text("utf-8"))
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = [
+        (node.module, alias.name) for node in imported for alias in node.names if "coremltools" in str(node.module)
+    ]
+    assert len(names) == 4
+    for module, name in names:
+        assert hasattr(importlib.import_module(str(module)), name)
+    chains = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    for chain in (chain for chain in chains if chain.startswith("ct.")):
+        held = ct
+        for part in chain.split(".")[1:]:
+            assert hasattr(held, part), chain
+            held = getattr(held, part)
+
+
+def test_every_call_of_coremltools_fits_its_signature() -> None:
+    from coremltools.models.compute_plan import MLComputePlan
+
+    inspect.signature(ct.models.MLModel).bind("path", compute_units=ct.ComputeUnit.CPU_AND_NE, function_name="f")
+    inspect.signature(ct.models.utils.compile_model).bind("path")
+    inspect.signature(MLComputePlan.load_from_path).bind("path", compute_units=ct.ComputeUnit.CPU_AND_NE)
+    inspect.signature(MLComputePlan.get_compute_device_usage_for_mlprogram_operation).bind(None, "operation")
+    assert isinstance(inspect.getattr_static(MLComputePlan, "model_structure"), property)
+
+
+def doubling(path: Path) -> Path:
+    program = Program()
+    with Function({"x": mb.placeholder((1, 2, 1, 3), dtype=types.fp16)}, opset_version=TARGET) as function:
+        function.set_outputs([mb.add(x=function.inputs["x"], y=function.inputs["x"], name="output")])
+        program.add_function(MAIN, function)
+    save_package({"tokens_3": RecordedProgram(program, ())}, path)
+    return path
+
+
+RUNTIMES = [
+    InterpretedRuntime,
+    pytest.param(CoreMLTools, marks=pytest.mark.hardware),
+]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_runtime_runs_a_function_of_a_package(runtime: type, tmp_path: Path) -> None:
+    package = doubling(tmp_path / "doubling.mlpackage")
+    x = np.arange(6, dtype=np.float16).reshape(1, 2, 1, 3)
+    program = runtime().load(package, "tokens_3")
+    assert only_output(program.predict({"x": x}), "output").tolist() == (x + x).tolist()
+    with pytest.raises(RuntimeError):
+        program.predict({"x": x[:, :1]})
+    with pytest.raises(RuntimeError):
+        runtime().load(package, "tokens_4")
+    assert 0.0 <= runtime().placement(package, "tokens_3").share <= 1.0
+
+
+def test_placement_shares() -> None:
+    assert Placement(9, 0, 1).share == pytest.approx(0.9)
+    assert Placement(0, 0, 0).share == 0.0
+    with pytest.raises(RuntimeError, match="'output'"):
+        only_output({"other": np.zeros(1)}, "output")
