@@ -19,28 +19,25 @@ from anyio.abc import TaskGroup
 
 from synapse_host.admission.device_turns import Devices
 from synapse_host.admission.gate import Gate
+from synapse_host.admission.refusals import Refusals
 from synapse_host.certification.alias_table import AliasTable
-from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
+from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.certification.self_check import SelfCheckRow
-from synapse_host.certification.stored_rows import (
-    certification_of,
-    certification_row,
-    performance_of,
-    performance_row,
-)
 from synapse_host.certification.stored_self_checks import check_of
 from synapse_host.certification.stored_self_checks import row_of as check_row
 from synapse_host.downloads.opening import open_room
 from synapse_host.downloads.room import DownloadRoom
+from synapse_host.errors import SynapseError
 from synapse_host.host_catalog import HostCatalog
 from synapse_host.host_jobs import HostJobs
+from synapse_host.host_probes import HostProbes
 from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
 from synapse_host.jobs.counters import JobCounters
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.guarded_tasks import GuardedTasks
 from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.health_refresh import HealthRefresh
-from synapse_host.lanes.lane import Lane, LaneRuntime
+from synapse_host.lanes.lane import LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.pausing import PauseControl
 from synapse_host.lanes.registered_model import RegisteredModel
@@ -48,7 +45,7 @@ from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.stored_models import model_of, row_of
 from synapse_host.operations.aliasing import AliasService, take_rows
 from synapse_host.operations.caching import CachingService
-from synapse_host.operations.constraints import BudgetRule
+from synapse_host.operations.constraints import BudgetRule, Constraints
 from synapse_host.operations.embedding import EmbeddingService, InlineLimits
 from synapse_host.operations.generation import GenerationLimits, GenerationService
 from synapse_host.operations.job_lanes import JobLanes
@@ -57,7 +54,7 @@ from synapse_host.operations.lane_pausing import LanePausingService
 from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
 from synapse_host.operations.probing import ProbingService
-from synapse_host.operations.registry import Registry
+from synapse_host.operations.registry import Method, Registry
 from synapse_host.operations.reranking import RerankingService
 from synapse_host.operations.serving import ServingDesk
 from synapse_host.operations.status import HostFacts, StatusService
@@ -118,10 +115,14 @@ class Host:
         self._health = HealthRefresh(self.lanes, settings.worker.ping_interval_s)
         self._output = OutputLog(time.monotonic, settings.log.worker_lines_per_s)
         self._devices = Devices()
+        self._refusals = Refusals(_now_ms)
         self._tokenising = TokenisingPool()
         self._tasks = tasks
         self._jobs = jobs
         self.workers_started = 0
+        self._probes = HostProbes(
+            settings, self.ledger, stores.certifications, self._start_worker, machine.os_build, generation, _now_ms
+        )
         self.counters = counters
         self.downloads = downloads
         self.catalog = HostCatalog(
@@ -200,7 +201,14 @@ class Host:
             *catalog.services(self.downloads, self.ledger, self.aliases, self.pauses, generation),
             CachingService(self.downloads, _now_ms, generation),
             ProbingService(
-                self.lanes, catalog.shelf, catalog.checks, self.ledger, probes, self._probe, self.machine, generation
+                self.lanes,
+                catalog.shelf,
+                catalog.checks,
+                self.ledger,
+                probes,
+                self._probes.run,
+                self.machine,
+                generation,
             ),
             LanePausingService(self.pauses, generation),
             AliasService(
@@ -209,15 +217,18 @@ class Host:
             StatusService(
                 self.lanes,
                 self.ledger,
+                catalog.checks,
                 self.gate,
                 self._devices,
+                self._refusals,
+                self.counters,
+                durable.recent,
                 self.machine,
                 self._facts(),
                 generation,
-                durable.recent,
             ),
         )
-        return Registry(method for service in services for method in service.methods())
+        return Registry((method for service in services for method in service.methods()), self._note_refusal)
 
     async def restore(self) -> None:
         """Bring back what the store holds: registered models as unloaded lanes, their certifications, installs."""
@@ -227,15 +238,13 @@ class Host:
         for row in rows:
             model = model_of(row)
             self.registrar.open_lane(model)
-            profile_hash = self.profile_hash(model)
-            certification = await self._stores.certifications.get(profile_hash, model.fingerprint)
-            performance = await self._stores.certifications.performance(profile_hash, model.fingerprint)
-            if certification is not None:
-                self.ledger.record(
-                    certification_of(certification), None if performance is None else performance_of(performance)
-                )
+            await self._probes.restore(model)
         for check in await self._stores.checks.all():
             self.catalog.checks.restore(check_of(check))
+
+    def _note_refusal(self, method: Method, refusal: SynapseError) -> None:
+        if issubclass(method.params, Constraints):
+            self._refusals.note(refusal.code)
 
     def watch_health(self) -> None:
         """Look at every worker now and then, from here on."""
@@ -263,28 +272,6 @@ class Host:
 
     async def _save_model(self, model: RegisteredModel) -> None:
         await self._stores.models.save(row_of(model))
-
-    async def _probe(self, lane: Lane, tell: Callable[[str], None]) -> tuple[Certification, Performance | None]:
-        # Imported here: numpy is only needed once somebody asks for a probe.
-        from synapse_host.certification.gates import Gates
-        from synapse_host.certification.probe import ProbeSetting, probe_lane
-
-        setting = ProbeSetting(
-            start_worker=self._start_worker,
-            gates=Gates(self.settings.probe.embed_cosine, self.settings.probe.decile_overlap),
-            threads=self.settings.worker.threads,
-            os_build=self.machine.os_build,
-            module_generation=self.module_generation,
-            now_ms=_now_ms,
-        )
-        certification, performance = await probe_lane(lane, self.profile_hash(lane.model), setting, tell)
-        model = lane.model
-        await self._stores.certifications.save(
-            certification_row(model, certification),
-            None if performance is None else performance_row(model, certification, performance),
-        )
-        self.ledger.record(certification, performance)
-        return certification, performance
 
     def _runtime(self, model: RegisteredModel) -> LaneRuntime:
         return LaneRuntime(

@@ -76,7 +76,7 @@ class DeviceTurns:
         self._usual[turn.work_class].note(turn.estimate_ms, now)
         self._book(turn, 1)
         self._book_rest(turn, 1)
-        self._advance()
+        self._advance(now)
 
     def withdraw(self, turn: Turn) -> bool:
         """Take back what was asked; False where its turn has come already."""
@@ -90,8 +90,13 @@ class DeviceTurns:
         """A computation is over, in whatever way. What its request computes next has asked before, or never will."""
         self._running.remove(turn)
         self._book_rest(turn, -1)
-        self._queue.ended(turn.work_class, self._clock())
-        self._advance()
+        now = self._clock()
+        self._queue.ended(turn.work_class, now)
+        self._advance(now)
+
+    def waited_ms(self, turn: Turn) -> float:
+        """Milliseconds a turn that has come was waited for."""
+        return 0.0 if turn.began_at is None else (turn.began_at - turn.asked_at) * 1000
 
     def age_ms(self, turn: Turn) -> float:
         """Milliseconds since a turn came."""
@@ -118,17 +123,17 @@ class DeviceTurns:
         self._groups[turn.work_class] += sign * turn.rest_groups
         self._ms[turn.work_class] += sign * turn.rest_ms
 
-    def _advance(self) -> None:
+    def _advance(self, now: float) -> None:
         # What begins may end at once; a thousand of those must not become a thousand nested calls.
         if self._advancing:
             return
         self._advancing = True
         try:
-            while len(self._running) < self._most and (turn := self._queue.take(now := self._clock())) is not None:
+            while len(self._running) < self._most and (turn := self._queue.take(now)) is not None:
                 self._book(turn, -1)
                 turn.began_at = now
                 self._running.add(turn)
-                self.waits.note((now - turn.asked_at) * 1000)
+                self.waits.note(self.waited_ms(turn))
                 turn.begin()
         finally:
             self._advancing = False

@@ -7,6 +7,8 @@ seen is judged by the nearest that was. Nothing was seen: the estimate of the se
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 #: No exchange with a worker is expected to take less.
 FLOOR_MS = 1.0
 #: Weight of the newest measurement, and the most it may differ from what was expected to count in full.
@@ -54,12 +56,12 @@ class Costs:
         self._generated = tokens if known is None else known + NEWEST * (tokens - known)
         self.learn("generate", max(1, tokens), took_ms)
 
-    def doubt(self, operation: str, tokens: int) -> None:
-        """A request was refused on an idle device because of what this expects."""
+    def doubt(self, operation: str, groups: Iterable[int]) -> None:
+        """A request of groups of so many tokens was refused on an idle device because of what this expects."""
         rates = self._rates.get(operation)
         if rates:
-            size = _nearest(rates, tokens.bit_length())
-            rates[tokens.bit_length()] = rates[size] * DOUBTED
+            for size in {tokens.bit_length() for tokens in groups}:
+                rates[size] = rates[_nearest(rates, size)] * DOUBTED
 
 
 def _nearest(rates: dict[int, float], size: int) -> int:

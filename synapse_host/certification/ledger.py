@@ -46,13 +46,23 @@ class CertificationLedger:
         self._keys: dict[str, tuple[str, str]] = {}
         self._certifications: dict[tuple[str, str], Certification] = {}
         self._performance: dict[tuple[str, str], Performance] = {}
+        self._outdated: set[str] = set()
 
     def record(self, certification: Certification, performance: Performance | None) -> None:
         """Take the outcome of a probe; it replaces the former one."""
         key = (certification.machine_profile_hash, certification.fingerprint)
         self._certifications[key] = certification
+        self._outdated.discard(certification.fingerprint)
         if performance is not None:
             self._performance[key] = performance
+
+    def record_outdated(self, model: RegisteredModel) -> None:
+        """Take note that a model was probed on another profile of a machine, such as before an update, and not here."""
+        self._outdated.add(model.fingerprint)
+
+    def is_outdated(self, model: RegisteredModel) -> bool:
+        """Whether all that is known of a model was measured on another profile than this machine has now."""
+        return model.fingerprint in self._outdated
 
     def key(self, model: RegisteredModel) -> tuple[str, str]:
         """The (machine profile, fingerprint) pair a model is certified under."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from synapse_host.cli import cache_commands, rendering
+from synapse_host.cli import admission_commands, cache_commands, rendering
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.output import failures_explained, print_json, print_text
 from synapse_host.client.blocking_client import Client
@@ -18,6 +18,9 @@ app = typer.Typer(
 )
 
 app.add_typer(cache_commands.app, name="cache")
+app.add_typer(admission_commands.admission, name="admission")
+app.add_typer(admission_commands.lanes, name="lanes")
+app.add_typer(admission_commands.aliases, name="aliases")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
 Socket = Annotated[

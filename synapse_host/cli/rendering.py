@@ -107,7 +107,7 @@ def show_status(answer: Mapping[str, Any]) -> None:
                 lane["worker_pid"],
                 lane["rss_mib"],
                 lane["device_class"],
-                lane["dims"],
+                lane.get("dims"),
                 _seconds(lane["last_ping_age_ms"]),
                 lane["strikes"],
                 _yes_no(lane["quarantined"]),

@@ -10,6 +10,7 @@ from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.admission.prediction import Work
 from synapse_host.admission.turn import Turn
 from synapse_host.admission.work_class import WorkClass
+from synapse_host.lanes.lane_pace import LanePace
 from synapse_host.lanes.worker_errors import embed_error
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
@@ -21,6 +22,7 @@ from synapse_host.worker_protocol.messages import Message, Scores, VectorsHeader
 class GroupPlan:
     """How a request is computed: the indices of its rows in groups, and of each its padded tokens and its estimate."""
 
+    operation: str
     work_class: WorkClass
     groups: Sequence[Sequence[int]]
     tokens: Sequence[int]
@@ -50,11 +52,13 @@ class GroupRun:
         plan: GroupPlan,
         requests: Sequence[tuple[Message, bytes]],
         over: Over,
+        pace: LanePace,
     ) -> None:
         self._turns = turns
         self._worker = worker
         self._plan = plan
         self._over = over
+        self._pace = pace
         self._given_up = False
         # Written out before any of them has its turn: a worker then waits for the sending alone.
         self.exchanges = [
@@ -63,13 +67,11 @@ class GroupRun:
         ]
         first_ms = plan.group_ms[0]
         rest_ms = sum(plan.group_ms) - first_ms
-        self._places = [
-            Turn(partial(worker.submit, self.exchanges[0]), plan.work_class, first_ms, len(plan.groups) - 1, rest_ms)
-        ]
+        self._places = [Turn(partial(self._begin, 0), plan.work_class, first_ms, len(plan.groups) - 1, rest_ms)]
 
     def begin(self) -> None:
         """Ask for the first turn; one that the device is free for has begun when this returns."""
-        self._turns.ask(self._places[0])
+        self._ask()
 
     async def wait(self, place: int) -> Exchange:
         """The settled exchange of a group; cancelling stops the wait, and the work where it has not begun."""
@@ -85,13 +87,24 @@ class GroupRun:
         """Nobody waits any more: what has not begun never does, and what has is read to its end."""
         self._given_up = True
         for turn, exchange in zip(self._places, self.exchanges, strict=False):
-            if not self._turns.withdraw(turn) and not exchange.done.is_set():
+            if self._turns.withdraw(turn):
+                self._pace.withdrawn()
+            elif not exchange.done.is_set():
                 self._worker.abandon(exchange)
+
+    def _ask(self) -> None:
+        self._pace.asked()
+        self._turns.ask(self._places[-1])
+
+    def _begin(self, place: int) -> None:
+        turn = self._places[place]
+        self._pace.began(self._turns.waited_ms(turn))
+        self._worker.submit(self.exchanges[place])
 
     def _following(self, place: int) -> Turn:
         before, estimate = self._places[-1], self._plan.group_ms[place]
         return Turn(
-            partial(self._worker.submit, self.exchanges[place]),
+            partial(self._begin, place),
             self._plan.work_class,
             estimate,
             rest_groups=before.rest_groups - 1,
@@ -105,8 +118,9 @@ class GroupRun:
             self._over(place, exchange, self._turns.age_ms(turn))
             if not self._given_up and exchange.answered and place + 1 < len(self.exchanges):
                 self._places.append(self._following(place + 1))
-                self._turns.ask(self._places[-1])
+                self._ask()
         finally:
+            self._pace.ended()
             self._turns.end(turn)
 
 

@@ -23,6 +23,7 @@ from synapse_host.lanes.group_run import GroupPlan, GroupRun, numbers_of
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_health import LaneHealth
 from synapse_host.lanes.lane_holders import Holders
+from synapse_host.lanes.lane_pace import LanePace
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
@@ -56,6 +57,7 @@ class Lane:
         self.costs = Costs(runtime.estimate_ms)
         #: Milliseconds its exchanges have held their device, all together.
         self.executed_ms = 0.0
+        self.pace = LanePace()
         self._residency = Residency(model, runtime)
         self._clock = runtime.clock
         self._holders = Holders(model, self._freed)
@@ -229,12 +231,12 @@ class Lane:
         buckets = self._require_serving().buckets
         groups = [[0]] if len(counts) == 1 else group_rows(counts, self.model.batch, buckets)
         tokens = [sum(padded_length(counts[index], buckets) for index in group) for group in groups]
-        return GroupPlan(work_class, groups, tokens, [self.costs.ms(operation, number) for number in tokens])
+        return GroupPlan(operation, work_class, groups, tokens, [self.costs.ms(operation, number) for number in tokens])
 
     def generation_plan(self, max_tokens: int) -> GroupPlan:
         """The one turn a generation of at most ``max_tokens`` takes, and for how long it is expected to."""
         tokens = self.costs.generation_tokens(max_tokens)
-        return GroupPlan(WorkClass.BULK, [[0]], [tokens], [self.costs.ms("generate", tokens)])
+        return GroupPlan("generate", WorkClass.BULK, [[0]], [tokens], [self.costs.ms("generate", tokens)])
 
     def _planned(self, operation: _Grouped, rows: Sequence[Sequence[int]], work: WorkClass | GroupPlan) -> GroupPlan:
         return work if isinstance(work, GroupPlan) else self.plan(operation, [len(row) for row in rows], work)
@@ -267,7 +269,7 @@ class Lane:
                 if self._account(serving, exchange, len(plan.groups[place]) if serves else 0):
                     self.costs.learn(operation, plan.tokens[place], took_ms)
 
-            run = GroupRun(self.turns, serving.worker, plan, requests, over)
+            run = GroupRun(self.turns, serving.worker, plan, requests, over, self.pace)
         except Exception as fault:
             raise host_fault("a group of rows", fault) from fault
         run.begin()
@@ -307,6 +309,7 @@ class Lane:
             plan or self.generation_plan(max_tokens),
             [(message, token_bytes([prompt]))],
             over,
+            self.pace,
         )
         run.begin()
         try:

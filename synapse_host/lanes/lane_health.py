@@ -24,7 +24,10 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class LaneHealth:
-    """One lane as the host knows it; what only a worker has is None while there is none or it has not said."""
+    """One lane as the host knows it; what only a worker has is None while there is none or it has not said.
+
+    ``dims`` is 0 for a model that makes no vectors.
+    """
 
     model_id: str
     state: str
@@ -46,7 +49,7 @@ class LaneHealth:
             "state": self.state,
             "backend": self.backend,
             "device_class": self.device_class,
-            "dims": self.dims,
+            **({} if self.dims == 0 else {"dims": self.dims}),
             "worker_pid": self.worker_pid,
             "rss_mib": None if pulse is None else pulse.rss_mib,
             "placement_share": None if pulse is None else pulse.placement_share,

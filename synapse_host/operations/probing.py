@@ -151,6 +151,8 @@ class ProbingService:
             numeric_profile_id=model.numeric_profile_id,
             state=str(lane.state),
             certification_required=model.certifiable,
+            certification_stale=self.ledger.is_outdated(model),
+            performance_stale=self.ledger.is_outdated(model),
             serving_admission=None,
             serving_admission_reason=None,
         )

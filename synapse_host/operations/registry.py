@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from synapse_host.errors import FlowScopeRefused, InvalidRequest, UnknownMethod
+from synapse_host.errors import FlowScopeRefused, InvalidRequest, SynapseError, UnknownMethod
 from synapse_host.operations.contract_methods import CONTRACT_METHODS, MethodKind
 from synapse_host.operations.quoting import cut, quoted
 
@@ -67,7 +67,7 @@ class Method:
 
 
 class Registry:
-    """The methods the host serves.
+    """The methods the host serves; ``refused`` is told of each request that a handler refuses.
 
     Raises:
         ValueError: a name is given twice, a kind differs from the contract's, or a params model is silent about
@@ -75,8 +75,11 @@ class Registry:
 
     """
 
-    def __init__(self, methods: Iterable[Method] = ()) -> None:
+    def __init__(
+        self, methods: Iterable[Method] = (), refused: Callable[[Method, SynapseError], None] | None = None
+    ) -> None:
         self._methods: dict[str, Method] = {}
+        self._refused = refused
         for method in methods:
             self.add(method)
 
@@ -118,7 +121,12 @@ class Registry:
             checked = known.params.model_validate(params)
         except ValidationError as fault:
             raise InvalidRequest(_fault_message(known, fault), channel=True) from None
-        return await known.handler(checked, context)
+        try:
+            return await known.handler(checked, context)
+        except SynapseError as refusal:
+            if self._refused is not None:
+                self._refused(known, refusal)
+            raise
 
 
 def _check_flow(name: str, method: Method | None, flow_id: str) -> None:

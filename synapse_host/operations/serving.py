@@ -60,8 +60,18 @@ class ServingDesk:
             DeadlineExceeded: it would begin or end too late, or did not end in time.
 
         """
-        self.gate.admit(lane.turns, plan.work, budget)
+        self._admit(lane, budget, plan)
         return await self.in_time(lane, budget, compute, done=done, remedy=remedy)
+
+    def _admit(self, lane: Lane, budget: Budget, plan: GroupPlan) -> None:
+        idle = lane.turns.free
+        try:
+            self.gate.admit(lane.turns, plan.work, budget)
+        except DeadlineExceeded:
+            if idle:
+                # Only what the lane is expected to take speaks against it, and nothing else would ever correct that.
+                lane.costs.doubt(plan.operation, plan.tokens)
+            raise
 
     async def in_time(
         self, lane: Lane, budget: Budget, compute: Callable[[], Awaitable[Answer]], *, done: str, remedy: str
@@ -75,6 +85,7 @@ class ServingDesk:
             with self.deadlines.limit(max(remaining, 0.0) / 1000):
                 return await compute()
         except TimeoutError:
+            lane.pace.missed(self.budgets.clock())
             raise DeadlineExceeded(
                 f"deadline_ms of {budget.deadline_ms} passed before model {lane.model.model_id!r} {done}; {remedy}"
             ) from None

@@ -45,6 +45,14 @@ class CertificationStore:
         """How fast the last probe of this lane on this machine found it, if it got that far."""
         return await self._store.run(lambda session: session.get(PerformanceRow, (machine_profile_hash, fingerprint)))
 
+    async def measured_elsewhere(self, machine_profile_hash: str, fingerprint: str) -> bool:
+        """Whether this lane was probed on another profile of a machine than this."""
+        statement = select(CertificationRow.machine_profile_hash).where(
+            col(CertificationRow.fingerprint) == fingerprint,
+            col(CertificationRow.machine_profile_hash) != machine_profile_hash,
+        )
+        return await self._store.run(lambda session: session.exec(statement).first() is not None)
+
     async def all(self, machine_profile_hash: str) -> list[CertificationRow]:
         """Every certification of a machine, by model and fingerprint."""
         statement = (

@@ -36,6 +36,7 @@ class Scenario:
     """
 
     query_ms: float = 5.0
+    query_class: WorkClass = INTERACTIVE
     burst_every_ms: float | None = None
     burst_most: int = 3
     burst_quiet_ms: float = 0.0
@@ -169,7 +170,7 @@ class Simulation:
 
     def _query(self) -> None:
         estimate = self.scenario.query_ms * self._random.uniform(0.5, 2.0)
-        self._ask(Work(INTERACTIVE, [estimate]), self._random.uniform(*self.scenario.query_deadlines))
+        self._ask(Work(self.scenario.query_class, [estimate]), self._random.uniform(*self.scenario.query_deadlines))
 
     def _batch(self) -> None:
         groups = [self._group_ms() for _ in range(self._random.randint(1, 6))]

@@ -60,7 +60,7 @@ def test_an_estimate_that_only_refuses_is_doubted_until_it_lets_one_in() -> None
     costs.learn("embed", 100, 60_000.0)
     refusals = 0
     while costs.ms("embed", 100) > 30_000:
-        costs.doubt("embed", 100)
+        costs.doubt("embed", [100])
         refusals += 1
     assert refusals == pytest.approx(7, abs=1)
     assert 0 < DOUBTED < 1
@@ -68,7 +68,7 @@ def test_an_estimate_that_only_refuses_is_doubted_until_it_lets_one_in() -> None
 
 def test_doubting_what_was_never_seen_changes_nothing() -> None:
     costs = Costs(25.0)
-    costs.doubt("embed", 100)
+    costs.doubt("embed", [100])
     assert costs.ms("embed", 100) == 25.0
 
 

@@ -1,0 +1,127 @@
+"""``synapse-opctl admission``, ``lanes`` and ``aliases``: what waits, what is paused, what is equivalent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from synapse_host.cli import admission_rendering
+from synapse_host.cli.exit_codes import Exit
+from synapse_host.cli.output import fail, failures_explained, print_json
+from synapse_host.client.blocking_client import Client
+
+admission = typer.Typer(name="admission", help="Look at what is admitted.", no_args_is_help=True)
+lanes = typer.Typer(name="lanes", help="Pause the models of the Neural Engine.", no_args_is_help=True)
+aliases = typer.Typer(name="aliases", help="Say which identities are equivalent.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
+Socket = Annotated[
+    Path | None, typer.Option("--socket", help="Socket of the host; default: the one of this user's settings.")
+]
+Fingerprint = Annotated[str, typer.Argument(help="A fingerprint of models.list.")]
+Evidence = Annotated[str | None, typer.Option("--evidence", help="Why: one JSON object.")]
+
+MINUTE_MS = 60_000
+
+
+@admission.command()
+def status(socket: Socket = None, as_json: Json = False) -> None:
+    """Show what waits, what was refused, and how each loaded model keeps up."""
+    answer = _called(socket, "admission.status")
+    if as_json:
+        print_json(answer)
+    else:
+        admission_rendering.show_admission(answer)
+
+
+@lanes.command()
+def pause(
+    minutes: Annotated[float, typer.Option("--minutes", help="For how long, at most 120.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; whoever is refused meanwhile reads it.")],
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Let the models of the Neural Engine leave it for a while."""
+    params = {"scope": "neural_engine", "duration_ms": round(minutes * MINUTE_MS), "reason": reason}
+    _show_pause(_called(socket, "lanes.pause", params), as_json)
+
+
+@lanes.command()
+def resume(socket: Socket = None, as_json: Json = False) -> None:
+    """End a pause now."""
+    _show_pause(_called(socket, "lanes.resume"), as_json)
+
+
+@lanes.command(name="status")
+def lanes_status(socket: Socket = None, as_json: Json = False) -> None:
+    """Show where a pause stands."""
+    _show_pause(_called(socket, "lanes.status"), as_json)
+
+
+@aliases.command()
+def check(
+    index: Annotated[str, typer.Argument(help="The fingerprint an index is kept under.")],
+    provenance: Annotated[list[str], typer.Argument(help="The fingerprints of the vectors in it.")],
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Check whether an index of several identities holds one vector space; status 1 where it does not."""
+    answer = _called(socket, "aliases.check_index", {"index_fingerprint": index, "provenance_set": provenance})
+    if as_json:
+        print_json(answer)
+    else:
+        admission_rendering.show_verdict(answer)
+    if answer["verdict"]["status"] != "valid":
+        raise typer.Exit(Exit.REFUSED)
+
+
+@aliases.command()
+def declare(
+    left: Fingerprint, right: Fingerprint, evidence: Evidence = None, socket: Socket = None, as_json: Json = False
+) -> None:
+    """Declare two identities to be of one vector space."""
+    _change(socket, "alias.declare", left, right, evidence, as_json)
+
+
+@aliases.command()
+def retract(
+    left: Fingerprint, right: Fingerprint, evidence: Evidence = None, socket: Socket = None, as_json: Json = False
+) -> None:
+    """Declare them equivalent no more."""
+    _change(socket, "alias.retract", left, right, evidence, as_json)
+
+
+def _change(socket: Path | None, method: str, left: str, right: str, evidence: str | None, as_json: bool) -> None:
+    params = {"left": left, "right": right, "evidence": _object(evidence)}
+    answer = _called(socket, method, params)
+    if as_json:
+        print_json(answer)
+    else:
+        admission_rendering.show_change(answer)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as fault:
+        fail(Exit.USAGE, f"--evidence {text!r} is no JSON: {fault}; give an object such as '{{\"cosine\": 0.9999}}'")
+    if not isinstance(value, dict):
+        fail(Exit.USAGE, f"--evidence {text!r} is no JSON object; give one such as '{{\"cosine\": 0.9999}}'")
+    return value
+
+
+def _called(socket: Path | None, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+    with failures_explained(), Client.connect(socket) as client:
+        return client.call(method, params)
+
+
+def _show_pause(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        admission_rendering.show_pause(answer)

@@ -1,0 +1,62 @@
+"""The part of the composition root that probes lanes and brings back what probes found. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
+from synapse_host.certification.stored_rows import certification_of, certification_row, performance_of, performance_row
+from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.settings import Settings
+from synapse_host.store.certification_store import CertificationStore
+from synapse_host.supervision.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class HostProbes:
+    """The certifications of one host: carried out, kept, brought back."""
+
+    settings: Settings
+    ledger: CertificationLedger
+    store: CertificationStore
+    start_worker: Callable[[RegisteredModel], Awaitable[Worker]]
+    os_build: str
+    module_generation: int
+    now_ms: Callable[[], int]
+
+    async def restore(self, model: RegisteredModel) -> None:
+        """Bring back what is known of ``model`` on this machine, or that it was measured on another."""
+        profile_hash, fingerprint = self.ledger.key(model)
+        certification = await self.store.get(profile_hash, fingerprint)
+        if certification is not None:
+            performance = await self.store.performance(profile_hash, fingerprint)
+            self.ledger.record(
+                certification_of(certification), None if performance is None else performance_of(performance)
+            )
+        elif await self.store.measured_elsewhere(profile_hash, fingerprint):
+            self.ledger.record_outdated(model)
+
+    async def run(self, lane: Lane, tell: Callable[[str], None]) -> tuple[Certification, Performance | None]:
+        """Probe ``lane``, keep what was found and return it."""
+        # Imported here: numpy is only needed once somebody asks for a probe.
+        from synapse_host.certification.gates import Gates
+        from synapse_host.certification.probe import ProbeSetting, probe_lane
+
+        setting = ProbeSetting(
+            start_worker=self.start_worker,
+            gates=Gates(self.settings.probe.embed_cosine, self.settings.probe.decile_overlap),
+            threads=self.settings.worker.threads,
+            os_build=self.os_build,
+            module_generation=self.module_generation,
+            now_ms=self.now_ms,
+        )
+        model = lane.model
+        certification, performance = await probe_lane(lane, self.ledger.key(model)[0], setting, tell)
+        await self.store.save(
+            certification_row(model, certification),
+            None if performance is None else performance_row(model, certification, performance),
+        )
+        self.ledger.record(certification, performance)
+        return certification, performance
