@@ -14,12 +14,22 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from benchmarks import bulk, generation, peers, single_query, start_up, vector_forms, worker_exchange, worker_memory
+from benchmarks import (
+    bulk,
+    download,
+    generation,
+    peers,
+    single_query,
+    start_up,
+    vector_forms,
+    worker_exchange,
+    worker_memory,
+)
 from benchmarks.machine import Machine, this_machine
 from benchmarks.recorded_host import RecordedHost, recorded_host
 from benchmarks.result import Bar, Result, print_result
 
-BULK_PASSES, PEER_PASSES, QUERIES, STARTS, PROMPTS = 9, 3, 2000, 9, 12
+BULK_PASSES, PEER_PASSES, QUERIES, STARTS, PROMPTS, DOWNLOADS = 9, 3, 2000, 9, 12, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class Setting:
 
 BENCHMARKS: dict[str, Callable[[Setting], Result]] = {
     "start": lambda setting: start_up.measure(STARTS),
+    "download": lambda setting: download.measure(DOWNLOADS, held=not setting.machine.busy),
     "worker": lambda setting: worker_exchange.measure(held=not setting.machine.busy),
     "vectors": lambda setting: vector_forms.measure(),
     "single": lambda setting: single_query.measure(setting.host(), QUERIES),

@@ -49,6 +49,16 @@ class Ingest:
         except OSError as problem:
             raise unusable(self._layout.incoming, problem) from problem
 
+    def flush(self) -> None:
+        """Have what was written so far on the disk, so that little is left for ``commit``; raises ``StoreFailure``.
+
+        May run beside ``write``. An error is told once only, by whichever call meets it.
+        """
+        try:
+            os.fsync(self._descriptor)
+        except OSError as problem:
+            raise unusable(self._layout.incoming, problem) from problem
+
     def commit(
         self,
         *,

@@ -1,6 +1,7 @@
 """One file from one address: asked for as often as is worth it, each attempt going on where the last was cut off.
 
-The event loop only receives. Hashing and writing happen in a thread, a block behind.
+The event loop only receives. Hashing and writing happen in a thread, a block behind, and having it all on the disk in
+another: the last byte would otherwise be followed by a long wait for the disk.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from synapse_host.cache.blob_cache import BlobCache
@@ -34,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 #: Bytes handed to the thread at once: large enough that the handing over costs nothing beside the hashing.
 BLOCK_BYTES = 1024 * 1024
+#: Bytes written since the last flush that begin another.
+FLUSH_BYTES = 64 * 1024 * 1024
 #: Blocks received but not yet written: with them the loop rides out a slow write.
 _BLOCKS_AHEAD = 4
 
@@ -79,6 +83,8 @@ class Transfer:
         self._received = 0
         self._etag: str | None = None
         self._write_fault: Exception | None = None
+        self._unflushed = 0
+        self._flushing = False
 
     async def run(self, owner: str) -> BlobMetadata:
         """The content in the cache, pinned by ``owner``.
@@ -150,29 +156,30 @@ class Transfer:
 
     async def _pump(self, response: aiohttp.ClientResponse) -> None:
         """Receive and write, each in a task; what either met is raised once both are done."""
-        send, receive = anyio.create_memory_object_stream[bytearray](_BLOCKS_AHEAD)
+        send, receive = anyio.create_memory_object_stream[list[bytes]](_BLOCKS_AHEAD)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._write_blocks, receive)
+            tasks.start_soon(self._write_blocks, receive, tasks)
             fault = await self._read_blocks(response, send)
         if (fault := self._write_fault or fault) is not None:
             raise fault
 
     async def _read_blocks(
-        self, response: aiohttp.ClientResponse, send: MemoryObjectSendStream[bytearray]
+        self, response: aiohttp.ClientResponse, send: MemoryObjectSendStream[list[bytes]]
     ) -> Exception | None:
-        block, fault = bytearray(), None
+        # Pieces as they came: joining them would copy every byte once more.
+        block: list[bytes] = []
+        fault, size, more = None, 0, True
         with send:
             try:
-                while True:
+                while more:
                     with self._rules.limits.limit(self._rules.idle_s):
-                        data = await response.content.readany()
-                    if not data:
-                        break
+                        data, more = await self._piece(response)
                     self._count(len(data))
-                    block += data
-                    if len(block) >= BLOCK_BYTES:
+                    block.append(data)
+                    size += len(data)
+                    if size >= BLOCK_BYTES:
                         await send.send(block)
-                        block = bytearray()
+                        block, size = [], 0
             except Exception as met:
                 fault = met
             # Where the writer has ended, it says why.
@@ -181,13 +188,36 @@ class Transfer:
                 await send.send(block)
         return fault
 
-    async def _write_blocks(self, receive: MemoryObjectReceiveStream[bytearray]) -> None:
+    @staticmethod
+    async def _piece(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+        """The next bytes of the body, and whether more may follow."""
+        data, end_of_chunk = await response.content.readchunk()
+        return data, bool(data) or end_of_chunk
+
+    async def _write_blocks(self, receive: MemoryObjectReceiveStream[list[bytes]], tasks: TaskGroup) -> None:
         with receive:
             try:
                 async for block in receive:
-                    await anyio.to_thread.run_sync(self._ingest.write, memoryview(block))
+                    await anyio.to_thread.run_sync(self._write, block)
+                    if self._unflushed >= FLUSH_BYTES and not self._flushing:
+                        self._unflushed, self._flushing = 0, True
+                        tasks.start_soon(self._flush)
             except Exception as fault:
                 self._write_fault = fault
+
+    def _write(self, block: list[bytes]) -> None:
+        for data in block:
+            self._ingest.write(data)
+            self._unflushed += len(data)
+
+    async def _flush(self) -> None:
+        try:
+            await anyio.to_thread.run_sync(self._ingest.flush)
+        except StoreFailure as fault:
+            # The disk tells a failed write once: the commit would not hear of it again.
+            self._write_fault = fault
+        finally:
+            self._flushing = False
 
     async def _begin_anew(self) -> None:
         await anyio.to_thread.run_sync(self._ingest.close)

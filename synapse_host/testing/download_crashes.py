@@ -3,9 +3,9 @@
     python -m synapse_host.testing.download_crashes DIRECTORY TIMES
 
 Steps are those of the model cache and the transactions of the store. A first life tells them all. Then each kind of
-step of an operation of ``OFTEN`` is died at ``TIMES`` times, spread over where it occurs, and of the others once; opening
-a file is left out. With ``TIMES`` 0 every single step is died at. The last line printed is a JSON object: deaths by
-operation and step.
+step of an operation of ``OFTEN`` is died at ``TIMES`` times, spread over where it occurs, and of the others once;
+opening a file is left out. With ``TIMES`` 0 every single step is died at. The last line printed is a JSON object: deaths
+by operation and step.
 """
 
 from __future__ import annotations
@@ -182,6 +182,8 @@ def _check_left(after: RunningRoom, finished: Sequence[str]) -> None:
     assert "second" in installed or "share" not in finished
     assert "broken" not in installed
     assert {purpose[0] for purpose in after.pins()} <= {"install", "operator"}, "a job that ended still pins"
+    unpinned = set(cache.layout.digests()) - {digest for digest, _ in cache.pins()}
+    assert not unpinned or "pin" in finished, "the boot left content that nothing needs"
     _collect(after)
     pinned = {digest for digest, _ in cache.pins()}
     assert set(cache.layout.digests()) == pinned, "content nobody needs outlived two collections"

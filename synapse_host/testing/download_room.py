@@ -32,7 +32,7 @@ def manifest_of(files: Mapping[str, bytes], *, catalog_id: str = "tiny", version
     return Manifest(catalog_id, f"{version:064x}", tuple(wanted))
 
 
-@dataclass(slots=True)
+@dataclass
 class ScriptedSource:
     """Gives files from memory. ``hold`` makes it wait, ``fail`` is raised for a file's name; ``fetched`` names them."""
 

@@ -1,0 +1,140 @@
+"""Downloads into a cache that is full, read-only or without locks: each found, typed, and over when it is mended."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from synapse_host.downloads.fetcher import Fetcher
+from synapse_host.downloads.manifest import Manifest, WantedFile
+from synapse_host.downloads.room import DownloadRoom
+from synapse_host.downloads.sources import Sources
+from synapse_host.errors import StoreFailure
+from synapse_host.testing.download_room import RunningRoom, running_room
+from synapse_host.testing.file_server import FileServer
+
+pytestmark = pytest.mark.anyio
+
+BODY = os.urandom(3_000_000)
+SHA = hashlib.sha256(BODY).hexdigest()
+SMALL = b"{}"
+MANIFEST = Manifest(
+    "tiny",
+    "a" * 64,
+    (
+        WantedFile("config", "config.json", hashlib.sha256(SMALL).hexdigest(), len(SMALL), "/config.json"),
+        WantedFile("model", "model.bin", SHA, len(BODY), "/model.bin"),
+    ),
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 5 MB of its own."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(mount)], capture_output=True)
+    if made.returncode != 0:
+        pytest.skip(f"this root may not mount a tmpfs: {made.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+@asynccontextmanager
+async def fetching_room(tmp_path: Path, cache_root: Path) -> AsyncIterator[RunningRoom]:
+    """A room that fetches from a real server."""
+    with FileServer({"/config.json": SMALL, "/model.bin": BODY}) as server:
+        async with running_room(tmp_path / "home", [], cache_root=cache_root) as running:
+            fetcher = Fetcher(running.room.cache, Sources(server.url))
+            running.source.fetch = fetcher.fetch  # type: ignore[method-assign]
+            yield running
+            fetcher.close()
+
+
+def remount(disk: Path, mode: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
+
+
+def left_in(room: DownloadRoom) -> list[str]:
+    layout = room.cache.layout
+    folders = (layout.blobs, layout.metadata, layout.incoming)
+    return [path.name for folder in folders for path in folder.iterdir()]
+
+
+async def test_a_disk_that_fills_up_is_told_and_loses_nothing(tmp_path: Path, disk: Path) -> None:
+    async with fetching_room(tmp_path, disk / "models") as running:
+        filler = disk / "filler"
+        filler.write_bytes(b"x" * 3_500_000)
+        status = await running.download(MANIFEST)
+        error = status["error"]
+        assert (error["code"], error["class"], error["retry_after_ms"]) == ("download_failed", "transient", 1000)
+        assert error["safe_to_retry_same_request"]
+        assert error["details"] == {"file": "model.bin", "reason": "storage_full", "http_status": None}
+        assert "free disk space" in error["message"]
+        assert left_in(running.room) == []
+        filler.unlink()
+        assert (await running.download(MANIFEST))["state"] == "committed"
+        assert running.room.cache.path(SHA).read_bytes() == BODY
+
+
+async def test_a_disk_that_is_full_from_the_start_is_told(tmp_path: Path, disk: Path) -> None:
+    async with fetching_room(tmp_path, disk / "models") as running:
+        with (disk / "filler").open("wb", buffering=0) as filler:
+            for size in (65_536, 4096, 1):
+                try:
+                    while True:
+                        filler.write(b"x" * size)
+                except OSError:
+                    continue
+        error = (await running.download(MANIFEST))["error"]
+        assert (error["code"], error["details"]["reason"]) == ("download_failed", "storage_full")
+        (disk / "filler").unlink()
+        assert (await running.download(MANIFEST))["state"] == "committed"
+
+
+async def test_a_cache_that_became_read_only_is_told(tmp_path: Path, disk: Path) -> None:
+    async with fetching_room(tmp_path, disk / "models") as running:
+        assert (await running.download(MANIFEST))["state"] == "committed"
+        remount(disk, "ro")
+        try:
+            with pytest.raises(StoreFailure, match="right to write there"):
+                await running.room.require_cache()
+            other = Manifest("other", "b" * 64, MANIFEST.files)
+            error = (await running.download(other))["error"]
+            assert (error["code"], error["class"]) == ("store_failure", "permanent")
+            assert str(disk) in error["message"]
+            with pytest.raises(StoreFailure, match="right to write there"):
+                await running.room.removal([]).remove("tiny")
+        finally:
+            remount(disk, "rw")
+        assert running.room.cache.path(SHA).read_bytes() == BODY
+    async with fetching_room(tmp_path, disk / "models") as after:
+        assert after.room.installs.all() == []
+        assert after.digests() == []
+        assert (await after.download(MANIFEST))["state"] == "committed"
+
+
+async def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    async with fetching_room(tmp_path, tmp_path / "models") as running:
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", no_locks)
+            with pytest.raises(StoreFailure, match="no file locks"):
+                await running.room.require_cache()
+            error = (await running.download(MANIFEST))["error"]
+            assert error["code"] == "store_failure"
+            assert "no file locks" in error["message"]
+        assert (await running.download(MANIFEST))["state"] == "committed"
