@@ -1,4 +1,4 @@
-"""``synapse-host models``: what a user does with models of the catalog."""
+"""``synapse-host models``: what a user does with models, those of the catalog above all."""
 
 from __future__ import annotations
 
@@ -8,17 +8,64 @@ from typing import Annotated, Any
 
 import typer
 
+from synapse_host.cli import rendering
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.output import byte_bar, fail, failures_explained, print_json, print_text, tell
 from synapse_host.client.blocking_client import Client
 
-app = typer.Typer(name="models", help="Install and remove models of the catalog.", no_args_is_help=True)
+app = typer.Typer(name="models", help="See, install and remove models.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
 Socket = Annotated[
     Path | None, typer.Option("--socket", help="Socket of the host; default: the one of this user's settings.")
 ]
 CatalogId = Annotated[str, typer.Argument(help="Id of a model of the catalog.")]
+
+
+@app.command(name="ls")
+def list_models(socket: Socket = None, as_json: Json = False) -> None:
+    """Show the models that can serve: installed lanes of the catalog, and those an operator loaded."""
+    with failures_explained(), Client.connect(socket) as client:
+        answer = client.models_list()
+    if as_json:
+        print_json(answer)
+    else:
+        rendering.show_models(answer)
+
+
+@app.command()
+def catalog(
+    query: Annotated[str | None, typer.Argument(help="Text that id, name or description holds.")] = None,
+    task: Annotated[str | None, typer.Option(help="embed or rerank.")] = None,
+    runnable: Annotated[
+        bool | None, typer.Option("--runnable/--not-runnable", help="Whether a backend runs it here.")
+    ] = None,
+    installed: Annotated[
+        bool | None, typer.Option("--installed/--not-installed", help="Whether it is installed.")
+    ] = None,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Show the models of the catalog, where they run and what is installed."""
+    with failures_explained(), Client.connect(socket) as client:
+        answer = client.models_catalog(query=query, task=task, runnable_here=runnable, installed=installed)
+    if as_json:
+        print_json(answer)
+    else:
+        rendering.show_catalog(answer)
+
+
+@app.command()
+def show(catalog_id: CatalogId, socket: Socket = None, as_json: Json = False) -> None:
+    """Show one model of the catalog: where it comes from, and every backend with its identity and reason."""
+    with failures_explained(), Client.connect(socket) as client:
+        found = [row for row in client.models_catalog()["models"] if row["id"] == catalog_id]
+    if not found:
+        fail(Exit.REFUSED, f"the catalog has no model {catalog_id!r}; see them with: synapse-host models catalog")
+    if as_json:
+        print_json(found[0])
+    else:
+        rendering.show_entry(found[0])
 
 
 @app.command()

@@ -68,6 +68,49 @@ def show_models(answer: Mapping[str, Any]) -> None:
     )
 
 
+def show_catalog(answer: Mapping[str, Any]) -> None:
+    """A row per model of the catalog."""
+    print_table(
+        f"Catalog, revision {answer['catalog_revision']}",
+        ("model", "task", "default", "runs here on", "installed", "download", "what it is"),
+        [
+            (
+                row["id"],
+                row["task"],
+                _yes_no(row["default_for_task"]),
+                ", ".join(backend["backend"] for backend in row["backends"] if backend["runnable"]) or "nothing",
+                row["install_state"].replace("_", " "),
+                _megabytes(row["download_bytes"]),
+                row["description"],
+            )
+            for row in answer["models"]
+        ],
+    )
+
+
+def show_entry(row: Mapping[str, Any]) -> None:
+    """Lines about a model of the catalog, and a row per backend."""
+    upstream = row["upstream"]
+    print_text(f"{row['id']}: {row['name']}, for {row['task']}. {row['description']}")
+    print_text(f"from {upstream['hf_repo']} at {upstream['revision']}")
+    print_text(f"{row['install_state'].replace('_', ' ')}, {_megabytes(row['download_bytes'])} to download")
+    print_table(
+        "Backends",
+        ("lane", "runs here", "reason", "installed", "self-check", "fingerprint"),
+        [
+            (
+                backend["lane_id"],
+                _yes_no(backend["runnable"]),
+                backend["reason_detail"] or backend["reason"],
+                _yes_no(backend["installed"]),
+                (backend["self_check"] or {}).get("state"),
+                _digest(backend["fingerprint"]),
+            )
+            for backend in row["backends"]
+        ],
+    )
+
+
 def show_probe(status: Mapping[str, Any]) -> None:
     """A row per probed model: how well it agrees with the reference, and how fast it is."""
     columns = ("model", "certified", "mean cosine", "min cosine", "pearson", "tokens/s", "reason")
@@ -265,3 +308,7 @@ def _yes_no(value: bool) -> str:
 
 def _digest(value: str) -> str:
     return value[:_SHORT_DIGEST] if sys.stdout.isatty() else value
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1_000_000:.1f} MB"

@@ -307,6 +307,18 @@ class Client:
         """Every model with its state, fingerprints and limits."""
         return self._run(self._calls.models_list())
 
+    def models_catalog(
+        self,
+        *,
+        query: str | None = None,
+        task: str | None = None,
+        runnable_here: bool | None = None,
+        installed: bool | None = None,
+    ) -> Status:
+        """The models of the catalog that pass every filter given."""
+        asked = self._calls.models_catalog(query=query, task=task, runnable_here=runnable_here, installed=installed)
+        return self._run(asked)
+
     def models_download(self, catalog_id: str, *, request_key: str | None = None) -> Status:
         """Start or join installing a model of the catalog."""
         return self._run(self._calls.models_download(catalog_id, request_key=request_key))

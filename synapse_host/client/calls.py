@@ -236,6 +236,18 @@ class Calls:
         """Every model with its state, fingerprints and limits."""
         return await self.call("models.list")
 
+    async def models_catalog(
+        self,
+        *,
+        query: str | None = None,
+        task: str | None = None,
+        runnable_here: bool | None = None,
+        installed: bool | None = None,
+    ) -> Status:
+        """The models of the catalog that pass every filter given."""
+        filters = given(query=query, task=task, runnable_here=runnable_here, installed=installed)
+        return await self.call("models.catalog", filters)
+
     async def models_download(self, catalog_id: str, *, request_key: str | None = None) -> Status:
         """Start or join installing a model of the catalog; the reply names the ``job_id`` for ``wait_for_download``."""
         return await self.call("models.download", {"catalog_id": catalog_id, **given(request_key=request_key)})

@@ -51,7 +51,7 @@ def returning(value: Any) -> Replacement:
 @contextmanager
 def switched_off(switch: Switch) -> Iterator[None]:
     """The rule does not hold in the block."""
-    owner, name = _place(switch.target)
+    owner, name = place_of(switch.target)
     original = vars(owner)[name] if isinstance(owner, type) else getattr(owner, name)
     setattr(owner, name, switch.make(original))
     try:
@@ -60,7 +60,8 @@ def switched_off(switch: Switch) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-def _place(target: str) -> tuple[Any, str]:
+def place_of(target: str) -> tuple[Any, str]:
+    """What holds the name a switch replaces, and that name."""
     module, _, dotted = target.partition(":")
     *owners, name = dotted.split(".")
     owner: Any = importlib.import_module(module)
