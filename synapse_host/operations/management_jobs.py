@@ -79,7 +79,7 @@ class ManagementJobs:
         """
         digest = sha256_hex(canonical_json(content))
         number = next(self._numbers)
-        key = (request_key or "").strip() or f"{self._kind}:{self._generation}:{number}"
+        key = (request_key or "").strip() or self._unused_key(number)
         known = self._jobs.get(self._keys.get(key, ""))
         if known is not None and known.digest != digest:
             raise IdempotencyConflict(
@@ -111,6 +111,11 @@ class ManagementJobs:
         raise InvalidRequest(
             f"no job {job_id!r}; it is unknown or was forgotten after it ended", details={"job_id": job_id}
         )
+
+    def _unused_key(self, number: int) -> str:
+        """A key for a call that gave none; callers may have given keys of the same shape."""
+        keys = (f"{self._kind}:{self._generation}:{place}" for place in count(number))
+        return next(key for key in keys if key not in self._keys)
 
     def _refuse_another(self) -> None:
         running = sum(not job.finished for job in self._jobs.values())

@@ -16,10 +16,12 @@ from synapse_host.errors import EncodeFailed, InvalidRequest, SynapseError
 from synapse_host.framing import FrameTooLarge, frame_header
 from synapse_host.operations.quoting import cut, quoted
 from synapse_host.operations.registry import RawVectors, Reply
-from synapse_host.server.malformed import MalformedFrame, explain, kind_of
+from synapse_host.server.malformed import MAX_ID_BYTES, MalformedFrame, explain, kind_of
 
 #: An id may be any JSON value; the writer of JSON gives up on nesting the reader still takes.
 MAX_ID_DEPTH = 32
+#: Characters of a message, each of which takes six bytes at most, in an error that has to fit the smallest frame.
+_FEWER_WORDS = 400
 API_VERSION = 1
 VectorForm = Literal["json", "f32"]
 Buffer = bytes | bytearray | memoryview
@@ -97,19 +99,30 @@ def encode_reply(
     return parts
 
 
-def encode_error(request_id: Any, error: SynapseError, *, module_generation: int) -> bytes:
-    """The frame of one refusal, on the channel or inside ``result`` as reading 16 says."""
-    wire = error.to_wire()
-    if is_channel_error(error):
-        answer: dict[str, Any] = {"error": wire}
-    else:
-        answer = {"result": {"module_generation": module_generation, "error": wire}}
+def encode_error(request_id: Any, error: SynapseError, *, module_generation: int, max_frame: int) -> bytes:
+    """The frame of one refusal, on the channel or inside ``result`` as reading 16 says.
+
+    One that would pass ``max_frame`` is said without its details and in fewer words: the smallest frame a host may be
+    set to has room for those beside any id.
+    """
+    wire, channel = error.to_wire(), is_channel_error(error)
+    body = _error_body(request_id, wire, None if channel else module_generation)
+    if len(body) > max_frame:
+        wire.pop("details", None)
+        wire["message"] = wire["message"][:_FEWER_WORDS]
+        body = _error_body(request_id, wire, None if channel else module_generation)
+    return frame_header(len(body), max_frame) + body
+
+
+def _error_body(request_id: Any, wire: Mapping[str, Any], module_generation: int | None) -> bytes:
+    answer: dict[str, Any] = {"id": request_id, "error": wire}
+    if module_generation is not None:
+        answer = {"id": request_id, "result": {"module_generation": module_generation, "error": wire}}
     try:
-        body = orjson.dumps({"id": request_id, **answer})
+        return orjson.dumps(answer)
     except TypeError:
         # A message may quote what the caller sent, and an id may be anything JSON's reader accepts and orjson does not.
-        body = json.dumps({"id": request_id, **answer}, default=str).encode()
-    return frame_header(len(body), len(body)) + body
+        return json.dumps(answer, default=str).encode()
 
 
 def encode_hello(*, version: str, module_generation: int, max_frame: int, vectors: VectorForm) -> bytes:
@@ -132,10 +145,8 @@ def is_channel_error(error: SynapseError) -> bool:
 
 def _request(document: dict[str, Any]) -> Request:
     request_id = document.get("id")
-    if isinstance(request_id, list | dict) and _deeper_than(request_id, MAX_ID_DEPTH):
-        raise MalformedFrame(
-            None, f"id is nested deeper than {MAX_ID_DEPTH} and could not be sent back; use a number or a string"
-        )
+    if type(request_id) is not int:
+        _check_id(request_id)
     method = document.get("method")
     if type(method) is not str:
         raise MalformedFrame(request_id, f"method is {kind_of(method)} but must be a string naming the method")
@@ -149,6 +160,18 @@ def _request(document: dict[str, Any]) -> Request:
         )
     scope = document.get("scope")
     return Request(request_id, method, params, None if scope is None else _flow_id(request_id, scope))
+
+
+def _check_id(request_id: Any) -> None:
+    if isinstance(request_id, list | dict) and _deeper_than(request_id, MAX_ID_DEPTH):
+        raise MalformedFrame(
+            None, f"id is nested deeper than {MAX_ID_DEPTH} and could not be sent back; use a number or a string"
+        )
+    size = len(orjson.dumps(request_id))
+    if size > MAX_ID_BYTES:
+        raise MalformedFrame(
+            None, f"id takes {size} bytes and at most {MAX_ID_BYTES} are sent back; use a number or a short string"
+        )
 
 
 def _deeper_than(value: Any, levels: int) -> bool:

@@ -185,6 +185,7 @@ class _Door:
     async def _turn_away(self, stream: DirectStream, refusal: SynapseError) -> None:
         _log.warning("connection refused: %s", refusal.message)
         try:
-            await stream.write(encode_error(None, refusal, module_generation=self._service.module_generation))
+            generation, most = self._service.module_generation, self._service.limits.max_frame
+            await stream.write(encode_error(None, refusal, module_generation=generation, max_frame=most))
         except GONE:
             _log.debug("the refused peer left before it could be told")

@@ -15,6 +15,8 @@ import orjson
 from synapse_host.errors import InvalidRequest
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+#: Bytes of JSON an id may take: it comes back in every answer, which must fit a frame whatever else it says.
+MAX_ID_BYTES = 1024
 #: Characters shown on either side of where a frame stops being JSON.
 _EXCERPT = 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -79,10 +81,9 @@ def _parts(place: str, value: object) -> list[tuple[str, object]]:
 
 def _sendable(request_id: Any) -> Any:
     try:
-        orjson.dumps(request_id)
+        return request_id if len(orjson.dumps(request_id)) <= MAX_ID_BYTES else None
     except TypeError:
         return None
-    return request_id
 
 
 def kind_of(value: object) -> str:

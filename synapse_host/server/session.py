@@ -170,10 +170,14 @@ class Session:
         except Exception as fault:
             _log.exception("%s failed", request.method)
             refusal = EncodeFailed(f"{request.method} failed inside the host: {fault!r}; report it with the host's log")
-        return [encode_error(request.id, refusal, module_generation=service.module_generation)]
+        return [self._refusal(request.id, refusal)]
 
     async def _refuse(self, request_id: Any, error: SynapseError) -> None:
-        await self._stream.write(encode_error(request_id, error, module_generation=self._service.module_generation))
+        await self._stream.write(self._refusal(request_id, error))
+
+    def _refusal(self, request_id: Any, error: SynapseError) -> bytes:
+        generation = self._service.module_generation
+        return encode_error(request_id, error, module_generation=generation, max_frame=self._limits.max_frame)
 
     async def _close_with(self, error: SynapseError) -> None:
         """Say why, then let the connection close."""

@@ -136,7 +136,7 @@ def fuzz_session(maker: FrameMaker, tally: Tally) -> None:
     asked, fault = _attempt(lambda: decode_frame(payload), MalformedFrame)
     if isinstance(fault, MalformedFrame):
         assert roll > 0.4, f"{payload!r} was refused: {fault}"
-        answer = json.loads(encode_error(fault.id, fault.error, module_generation=1)[HEADER_BYTES:])
+        answer = json.loads(encode_error(fault.id, fault.error, module_generation=1, max_frame=4096)[HEADER_BYTES:])
         assert answer["error"]["code"] == "invalid_request"
         tally["client refused"] += 1
         return
@@ -144,7 +144,7 @@ def fuzz_session(maker: FrameMaker, tally: Tally) -> None:
         tally["client hello"] += 1
     else:
         assert isinstance(asked, Request)
-        answer = encode_error(asked.id, MalformedFrame(None, "x").error, module_generation=1)
+        answer = encode_error(asked.id, MalformedFrame(None, "x").error, module_generation=1, max_frame=4096)
         assert "error" in json.loads(answer[HEADER_BYTES:])
         tally["client request"] += 1
 

@@ -51,6 +51,14 @@ async def test_a_refusal_becomes_the_failed_state_with_its_error() -> None:
         assert status["error"]["code"] == "store_failure"
 
 
+async def test_a_key_made_for_a_call_without_one_is_nobody_elses() -> None:
+    async with jobs_of() as jobs:
+        taken = [submit(jobs, key=f"model-load:3:{number}", content=f"taken {number}") for number in range(1, 6)]
+        made = [submit(jobs, content="b") for _ in range(3)]
+        assert len({job.job_id for job in [*taken, *made]}) == 8
+        assert len({job.request_key for job in [*taken, *made]}) == 8
+
+
 async def test_the_same_key_and_content_attach_and_other_content_conflicts() -> None:
     async with jobs_of() as jobs:
         first = submit(jobs, key="k")

@@ -2,13 +2,25 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from synapse_host.errors import EXCEPTIONS, EncodeFailed, InvalidRequest, QueueFull, SynapseError, UnknownMethod
 from synapse_host.operations.registry import RawVectors, Reply
-from synapse_host.server.envelope import Hello, Request, VectorForm, decode_frame, encode_error, encode_reply
+from synapse_host.server.envelope import (
+    Hello,
+    Request,
+    VectorForm,
+    decode_frame,
+    encode_error,
+    encode_reply,
+    is_channel_error,
+)
 from synapse_host.server.malformed import MalformedFrame
 
 REQUEST = Request(7, "embed.query", {})
@@ -115,7 +127,7 @@ def test_deep_nesting_around_a_surrogate_is_refused_not_fatal(depth: int) -> Non
     ],
 )
 def test_error_travels_where_reading_16_says(error: SynapseError, channel: bool) -> None:
-    body = _body(encode_error(5, error, module_generation=4))
+    body = _body(encode_error(5, error, module_generation=4, max_frame=4096))
     assert body["id"] == 5
     if channel:
         assert body == {"id": 5, "error": error.to_wire()}
@@ -124,7 +136,8 @@ def test_error_travels_where_reading_16_says(error: SynapseError, channel: bool)
 
 
 def test_error_that_orjson_cannot_write_is_still_answered() -> None:
-    body = _body(encode_error(None, InvalidRequest("x", details={"value": {1, 2}}), module_generation=1))
+    error = InvalidRequest("x", details={"value": {1, 2}})
+    body = _body(encode_error(None, error, module_generation=1, max_frame=4096))
     assert "'code': 'invalid_request'" in str(body)
 
 
@@ -182,11 +195,54 @@ def test_an_id_too_deep_to_send_back_is_refused_and_left_out(opening: bytes, clo
     frame = b'{"id":' + opening * depth + b"1" + closing * depth + b',"method":"models.list"}'
     with pytest.raises(MalformedFrame, match="deeper than 32") as refused:
         decode_frame(frame)
-    assert _body(encode_error(refused.value.id, refused.value.error, module_generation=1))["id"] is None
+    assert _body(encode_error(refused.value.id, refused.value.error, module_generation=1, max_frame=4096))["id"] is None
 
 
 def test_an_id_of_the_greatest_depth_comes_back() -> None:
     frame = b'{"id":' + b"[" * 32 + b"]" * 32 + b',"method":"models.list"}'
     request = decode_frame(frame)
     assert isinstance(request, Request)
-    assert _body(encode_error(request.id, QueueFull("busy"), module_generation=1))["id"] == request.id
+    assert _body(encode_error(request.id, QueueFull("busy"), module_generation=1, max_frame=4096))["id"] == request.id
+
+
+@pytest.mark.parametrize(("request_id", "size"), [("x" * 1023, 1025), ("\x00" * 200, 1202), ([7] * 512, 1025)])
+def test_an_id_too_long_to_send_back_is_refused_and_left_out(request_id: Any, size: int) -> None:
+    frame = json.dumps({"id": request_id, "method": "models.list"}).encode()
+    with pytest.raises(MalformedFrame, match=f"id takes {size} bytes and at most 1024") as refused:
+        decode_frame(frame)
+    assert refused.value.id is None
+    with pytest.raises(MalformedFrame, match="lone surrogate") as refused:
+        decode_frame(frame[:-1] + b', "scope": "\\ud800"}')
+    assert refused.value.id is None
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=400),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=40), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(
+    request_id=_JSON,
+    message=st.text(max_size=3000),
+    details=st.none() | st.dictionaries(st.text(max_size=9), st.text(max_size=9000), max_size=2),
+    kind=st.sampled_from([QueueFull, InvalidRequest, EXCEPTIONS["engine_crashed"]]),
+)
+def test_no_error_passes_the_smallest_frame_whatever_it_says_and_whoever_asked(
+    request_id: Any, message: str, details: Mapping[str, str] | None, kind: type[SynapseError]
+) -> None:
+    try:
+        asked = decode_frame(json.dumps({"id": request_id, "method": "m"}).encode())
+    except MalformedFrame as fault:
+        answered, error = fault.id, fault.error
+    else:
+        assert isinstance(asked, Request)
+        answered, error = asked.id, kind(message, details=details)
+    frame = encode_error(answered, error, module_generation=2**53, max_frame=4096)
+    assert len(frame) <= 4 + 4096
+    body = orjson.loads(frame[4:])
+    assert body["id"] == answered
+    said = body["error"] if is_channel_error(error) else body["result"]["error"]
+    assert said["code"] == error.code
+    assert error.message.startswith(said["message"])
