@@ -88,6 +88,18 @@ class Device:
         """A new object of ``kind`` (``CommandPool`` …) from the fields of its create info."""
         return self._create(kind, fields)
 
+    def texel_view(self, buffer: Buffer, offset: int, size: int, *, half: bool = False) -> Any:
+        """A view of ``size`` bytes of ``buffer`` as texels of four numbers, float16 if ``half``, else float32."""
+        vk = self.vk
+        fields = {
+            "sType": vk.VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
+            "buffer": buffer.handle,
+            "format": vk.VK_FORMAT_R16G16B16A16_SFLOAT if half else vk.VK_FORMAT_R32G32B32A32_SFLOAT,
+            "offset": offset,
+            "range": size,
+        }
+        return self._create("BufferView", fields)
+
     def destroy(self, kind: str, handle: Any) -> None:
         """Destroy an object that ``create`` made."""
         getattr(self.lib, f"vkDestroy{kind}")(self.handle, handle, self._null)

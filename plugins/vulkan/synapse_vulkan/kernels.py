@@ -9,6 +9,7 @@ from typing import Any
 
 from synapse_vulkan.binding import check
 from synapse_vulkan.device import Device
+from synapse_vulkan.device_facts import ALIGNMENT
 
 SPIRV = Path(__file__).parent / "spirv"
 #: Storage buffers of the one descriptor layout all kernels share.
@@ -39,6 +40,9 @@ class Kernels:
             "pPushConstantRanges": ranges,
         }
         self.layout = device.create("PipelineLayout", fields)
+        #: What is bound where a kernel has a texel buffer and a step none: every binding must hold something.
+        self._blank = device.device_buffer(ALIGNMENT)
+        self.blank_texels = device.texel_view(self._blank, 0, ALIGNMENT)
         self._modules: dict[str, Any] = {}
         self._pipelines: dict[tuple[str, tuple[int, ...]], Any] = {}
 
@@ -57,6 +61,8 @@ class Kernels:
             self._device.destroy("ShaderModule", module)
         self._pipelines.clear()
         self._modules.clear()
+        self._device.destroy("BufferView", self.blank_texels)
+        self._device.free(self._blank)
         self._device.destroy("PipelineLayout", self.layout)
         self._device.destroy("DescriptorSetLayout", self.set_layout)
 

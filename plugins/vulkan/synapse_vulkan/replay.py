@@ -115,7 +115,11 @@ class Replay:
         lib.vkCmdBindDescriptorSets(commands, point, self._kernels.layout, 0, 1, descriptors, 0, ffi.NULL)
         stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
         lib.vkCmdPushConstants(commands, self._kernels.layout, stage, 0, len(step.push), step.push)
-        lib.vkCmdDispatchBase(commands, *base, *groups)
+        # The plain call where it will do: the synchronisation layer does not look at the other one.
+        if base == (0, 0, 0):
+            lib.vkCmdDispatch(commands, *groups)
+        else:
+            lib.vkCmdDispatchBase(commands, *base, *groups)
 
 
 class _DescriptorSets:
@@ -139,6 +143,7 @@ class _DescriptorSets:
         }
         self._pool = device.create("DescriptorPool", fields)
         self._layouts = ffi.new("VkDescriptorSetLayout[]", [kernels.set_layout])
+        self._blank_texels = kernels.blank_texels
         self._views: dict[tuple[int, int, int], Any] = {}
 
     def make(self, step: Step, region_of: Callable[[Memory], Region]) -> Any:
@@ -163,8 +168,9 @@ class _DescriptorSets:
             kind = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
             writes.append(self._write(made[0], place, kind, {"pBufferInfo": ffi.addressof(infos, place)}))
         views = ffi.new("VkBufferView[]", TEXEL_BINDINGS)
-        for place, memory in enumerate(step.texels):
-            views[place] = self._view(memory, region_of)
+        for place in range(TEXEL_BINDINGS):
+            given = place < len(step.texels)
+            views[place] = self._view(step.texels[place], region_of) if given else self._blank_texels
             kind = vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
             what = {"pTexelBufferView": ffi.addressof(views, place)}
             writes.append(self._write(made[0], STORAGE_BINDINGS + place, kind, what))
@@ -185,15 +191,7 @@ class _DescriptorSets:
         buffer, offset, size = region_of(memory)
         key = (id(buffer), offset, size)
         if key not in self._views:
-            vk = self._device.vk
-            fields = {
-                "sType": vk.VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
-                "buffer": buffer.handle,
-                "format": vk.VK_FORMAT_R32G32B32A32_SFLOAT,
-                "offset": offset,
-                "range": size,
-            }
-            self._views[key] = self._device.create("BufferView", fields)
+            self._views[key] = self._device.texel_view(buffer, offset, size)
         return self._views[key]
 
     def _write(self, target: Any, place: int, kind: int, what: dict[str, Any]) -> dict[str, Any]:

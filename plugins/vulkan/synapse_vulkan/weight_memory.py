@@ -14,7 +14,7 @@ from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
 from synapse_vulkan.arena import aligned
 from synapse_vulkan.device import Buffer, Device
 from synapse_vulkan.product import COLUMN_STEP, DEPTH_STEP, padded
-from synapse_vulkan.recording import WORD, Stored
+from synapse_vulkan.recording import Stored
 from synapse_vulkan.upload import Uploader
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -84,7 +84,7 @@ class WeightMemory:
             array = entry.to_float32()
             rows, width = array.shape
             filled = _filled(array, (rows, padded(width, 4)))
-            self._made[key] = StoredRows(self.put(filled, self._texels(4)), rows, width, filled.shape[1])
+            self._made[key] = StoredRows(self.put(filled, texels=True), rows, width, filled.shape[1])
         found: StoredRows = self._made[key]
         return found
 
@@ -116,19 +116,17 @@ class WeightMemory:
         columns, depth = array.shape
         wide = padded(columns, COLUMN_STEP)
         filled = _filled(array.T, (padded(depth, DEPTH_STEP), wide))
-        stored = self.put(filled.astype(np.float16) if self.half else filled, self._texels(2 if self.half else 4))
+        stored = self.put(filled.astype(np.float16) if self.half else filled, texels=True)
         return StoredMatrix(stored, columns, depth, wide // 4)
 
-    def _texels(self, number_bytes: int) -> int:
-        vk = self._device.vk
-        name = "VK_FORMAT_R32G32B32A32_SFLOAT" if number_bytes == WORD else "VK_FORMAT_R16G16B16A16_SFLOAT"
-        return int(getattr(vk, name))
-
-    def put(self, array: npt.NDArray[Any], texels: int | None = None) -> Stored:
-        """Any array on the device; ``texels`` is the format of a texel view over it."""
+    def put(self, array: npt.NDArray[Any], *, texels: bool = False) -> Stored:
+        """Any array on the device, with a texel view over it if kernels are to read it four numbers at a time."""
         block, offset = self._place(array.nbytes)
         self._uploader.put(block, offset, array)
-        view = None if texels is None else self._view(block, offset, array.nbytes, texels)
+        view = None
+        if texels:
+            view = self._device.texel_view(block, offset, array.nbytes, half=array.dtype == np.float16)
+            self._views.append(view)
         return Stored(block, offset, array.nbytes, view)
 
     def _place(self, size: int) -> tuple[Buffer, int]:
@@ -140,18 +138,6 @@ class WeightMemory:
         offset = block.size - self._room
         self._room -= needed
         return block, offset
-
-    def _view(self, block: Buffer, offset: int, size: int, texels: int) -> Any:
-        vk = self._device.vk
-        fields = {
-            "sType": vk.VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
-            "buffer": block.handle,
-            "format": texels,
-            "offset": offset,
-            "range": size,
-        }
-        self._views.append(self._device.create("BufferView", fields))
-        return self._views[-1]
 
 
 @dataclass(frozen=True, slots=True)
