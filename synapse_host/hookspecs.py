@@ -192,6 +192,13 @@ class PluginError(Exception):
         self.code = code
 
 
+class DeviceGone(PluginError):
+    """The device was lost, and every model on it: the worker sends this refusal and ends; the host starts another."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("inference_failed", message)
+
+
 class BackendHooks:
     """The hooks. Every one is ``firstresult``; a missing hook is an operation the backend does not have."""
 

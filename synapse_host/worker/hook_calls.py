@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from synapse_host.hookspecs import BackendDescription, PluginError
+from synapse_host.hookspecs import BackendDescription, DeviceGone, PluginError
 from synapse_host.worker.compiled_programs import admit_packed, admit_shape, evict_packed, evict_shape
 from synapse_host.worker.loading import Resident, ResidentModels
 from synapse_host.worker.plugin_seam import Plugin
@@ -69,6 +69,8 @@ class HookCalls:
         self._max_frame = max_frame
         self._send = send
         self._models = ResidentModels(plugin, description)
+        #: Set once the device is lost: nothing can be computed in this process any more.
+        self.device_gone = False
 
     def answer(self, request: Message, raw: bytes | None) -> Reply:
         """The reply to ``request``: what it asked for, or ERR with the code and text of what stopped it."""
@@ -76,6 +78,7 @@ class HookCalls:
             reply, payload = self._answer(request, raw or b"")
             check_outgoing(reply)
         except PluginError as refusal:
+            self.device_gone |= isinstance(refusal, DeviceGone)
             return self._refuse(request, refusal.code, str(refusal)), None
         except MemoryError as problem:
             return self._refuse(request, "oom", f"{request.TYPE} ran out of memory: {problem}"), None

@@ -23,7 +23,7 @@ from synapse_host.worker_protocol.codec import decode_hello_ack, decode_request
 from synapse_host.worker_protocol.faults import ProtocolFault
 from synapse_host.worker_protocol.messages import PROTOCOL_VERSION, Hello, Message, Shutdown
 
-EXIT_OK, EXIT_PROTOCOL, EXIT_REFUSED, EXIT_HOST_GONE = 0, 71, 72, 73
+EXIT_OK, EXIT_PROTOCOL, EXIT_REFUSED, EXIT_HOST_GONE, EXIT_DEVICE_GONE = 0, 71, 72, 73, 76
 
 
 def serve(connection: HostConnection, nonce: str, plugin: Plugin) -> int:
@@ -89,6 +89,8 @@ def _serve_requests(connection: HostConnection, plugin: Plugin, description: Bac
         watch.begin_work()
         answer_request(connection, calls, request, raw)
         watch.end_work()
+        if calls.device_gone:
+            return EXIT_DEVICE_GONE
     return EXIT_OK
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synapse_host.hookspecs import Generation, PluginError
+from synapse_host.hookspecs import DeviceGone, Generation, PluginError
 from synapse_host.testing.fake_engine import load_request
 from synapse_host.testing.plain_plugin import PlainModel, PlainPlugin, hook_calls
 from synapse_host.worker.hook_calls import HOOKS, HookCalls
@@ -269,3 +269,14 @@ def test_scores_and_text_leave_in_their_frames(tmp_path: Path) -> None:
 
 def test_every_request_for_a_model_is_in_the_list() -> None:
     assert {type(request) for request, _ in REQUESTS} == set(HOOKS)
+
+
+def test_a_lost_device_is_remembered_beside_its_refusal(tmp_path: Path) -> None:
+    def lost(**_: Any) -> None:
+        raise DeviceGone("vkQueueSubmit: VK_ERROR_DEVICE_LOST")
+
+    calls = loaded(PlainPlugin(synapse_embed=lost), tmp_path)
+    assert not calls.device_gone
+    answer = refusal(calls, *REQUESTS[0])
+    assert (answer.code, answer.msg) == ("inference_failed", "vkQueueSubmit: VK_ERROR_DEVICE_LOST")
+    assert calls.device_gone

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from synapse_host.ops.tensor_ops import Batch
+from synapse_host.owned_engine.engine import ModelSettings
 from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey
 from synapse_host.owned_engine.shape_policy import ROW_COUNTS, TOKEN_BUDGET
 from synapse_host.owned_engine.weights import CheckpointWeights
@@ -16,7 +19,7 @@ from synapse_vulkan.attention_shape import shape_for
 from synapse_vulkan.device import Buffer
 from synapse_vulkan.recording import WORD, Outside, OutsideName, Recording, contiguous
 from synapse_vulkan.replay import Places, Region, Replay
-from synapse_vulkan.runtime import Runtime
+from synapse_vulkan.runtime import Runtime, open_runtime
 from synapse_vulkan.vulkan_ops import VulkanOps
 from synapse_vulkan.weight_memory import WeightMemory
 
@@ -105,6 +108,32 @@ class VulkanBackend:
             make = self._device.device_buffer if name in ("arena", "hidden") else self._device.host_buffer
             self._memories[name, size] = make(size)
         return self._memories[name, size], 0, aligned(needed)
+
+
+class NewBackends:
+    """Backends of a load in progress."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.made: list[VulkanBackend] = []
+
+    def make(self, weights: CheckpointWeights, settings: ModelSettings) -> VulkanBackend:
+        """A backend for the model of ``settings``."""
+        half = settings.dtype == "f16"
+        self.made.append(VulkanBackend(self._runtime, weights, max_tokens=settings.max_tokens, half=half))
+        return self.made[-1]
+
+
+@contextmanager
+def closed_on_failure() -> Iterator[NewBackends]:
+    """Backends that give everything on the device back where the load fails."""
+    backends = NewBackends(open_runtime())
+    try:
+        yield backends
+    except BaseException:
+        for backend in backends.made:
+            backend.close()
+        raise
 
 
 class ReplayedSegment:

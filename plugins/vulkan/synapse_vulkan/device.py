@@ -112,9 +112,13 @@ class Device:
 
     def close(self) -> None:
         """Destroy device and instance; whatever was made on it must be gone."""
+        self.close_device()
+        self.lib.vkDestroyInstance(self.instance, self._null)
+
+    def close_device(self) -> None:
+        """Destroy the device alone, while whoever watches the instance still sees what was forgotten on it."""
         self.destroy("Fence", self._fence)
         self.lib.vkDestroyDevice(self.handle, self._null)
-        self.lib.vkDestroyInstance(self.instance, self._null)
 
     # --- pieces ----------------------------------------------------------------------------------------------
 

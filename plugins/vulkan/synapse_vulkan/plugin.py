@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synapse_host.hookspecs import BackendSettings, DType, EmbedBatch, Progress, TokenIds, Vectors
-    from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
-    from synapse_host.owned_engine.weights import CheckpointWeights
-    from synapse_vulkan.backend import VulkanBackend
+    from synapse_host.owned_engine.engine import OwnedEngine
 
 ENGINE = "owned-vulkan"
 #: f16 stores matrices in half the memory; everything is computed in float32 either way.
@@ -71,22 +69,32 @@ def synapse_probe_capability(settings: BackendSettings) -> CapabilityEvidence:
 def synapse_load(spec: LoadSpec, progress: Progress, settings: BackendSettings) -> OwnedEngine:
     """Read the checkpoint, put it on the device and compute one short row."""
     from synapse_host.owned_engine.loading import load_engine
+    from synapse_vulkan.backend import closed_on_failure
+    from synapse_vulkan.loss import device_loss_typed
     from synapse_vulkan.runtime import open_runtime, require_permission
 
-    require_permission(open_runtime(), software=_software_allowed(settings))
-    return load_engine(spec, DTYPES, _backend, progress)
+    with device_loss_typed():
+        require_permission(open_runtime(), software=_software_allowed(settings))
+        with closed_on_failure() as backends:
+            return load_engine(spec, DTYPES, backends.make, progress)
 
 
 @hookimpl
 def synapse_embed(model: OwnedEngine, batch: EmbedBatch, progress: Progress) -> Vectors:
     """Float32 [rows, dims] in the order of the batch."""
-    return model.embed(batch, progress)
+    from synapse_vulkan.loss import device_loss_typed
+
+    with device_loss_typed():
+        return model.embed(batch, progress)
 
 
 @hookimpl
 def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
     """Float32 [rows], one score for each composed sequence, in their order."""
-    return model.rerank(sequences, progress)
+    from synapse_vulkan.loss import device_loss_typed
+
+    with device_loss_typed():
+        return model.rerank(sequences, progress)
 
 
 @hookimpl
@@ -98,14 +106,6 @@ def synapse_unload(model: OwnedEngine) -> bool:
 
 def _software_allowed(settings: BackendSettings) -> bool:
     return settings.get("allow_software_device") == "true"
-
-
-def _backend(weights: CheckpointWeights, settings: ModelSettings) -> VulkanBackend:
-    from synapse_vulkan.backend import VulkanBackend
-    from synapse_vulkan.runtime import open_runtime
-
-    half = settings.dtype == "f16"
-    return VulkanBackend(open_runtime(), weights, max_tokens=settings.max_tokens, half=half)
 
 
 def _build_flags() -> dict[str, str]:

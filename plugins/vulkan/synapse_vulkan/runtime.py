@@ -55,11 +55,6 @@ def open_runtime() -> Runtime:
     return _opened[0]
 
 
-def forget_runtime() -> None:
-    """Let the next caller open the device anew; the one before is lost and nothing of it is freed."""
-    _opened.clear()
-
-
 def require_permission(runtime: Runtime, *, software: bool) -> None:
     """Refuse, with backend_missing, a software device that the operator did not allow."""
     facts = runtime.device.facts

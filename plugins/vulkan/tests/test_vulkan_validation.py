@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,12 +69,11 @@ class Watch:
 
     def close(self) -> None:
         vk = open_binding()
+        device = self.runtime.device
         self.runtime.kernels.close()
-        destroy = self._function("vkDestroyDebugUtilsMessengerEXT")
-        self.runtime.device.destroy("Fence", self.runtime.device._fence)
-        vk.lib.vkDestroyDevice(self.runtime.device.handle, vk.ffi.NULL)
-        destroy(self.runtime.device.instance, self._messenger, vk.ffi.NULL)
-        vk.lib.vkDestroyInstance(self.runtime.device.instance, vk.ffi.NULL)
+        device.close_device()
+        self._function("vkDestroyDebugUtilsMessengerEXT")(device.instance, self._messenger, vk.ffi.NULL)
+        vk.lib.vkDestroyInstance(device.instance, vk.ffi.NULL)
 
     def _function(self, name: str) -> Any:
         vk = open_binding()
@@ -98,12 +98,12 @@ def watch() -> Iterator[Watch]:
         pytest.skip(f"{LAYER} is not installed")
     watched = Watch()
     yield watched
+    watched.messages.clear()
     watched.close()
+    assert watched.messages == [], "something was forgotten on the device"
 
 
 def run_model(runtime: Runtime, directory: Path, max_tokens: int, pooling: Any, half: bool = False) -> None:
-    import json
-
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     with (directory / "model.safetensors").open("rb") as file:
         weights = CheckpointWeights.open(file.fileno(), (directory / "model.safetensors").stat().st_size)
@@ -138,6 +138,14 @@ def test_a_forgotten_barrier_is_seen(watch: Watch, tmp_path: Path, monkeypatch: 
     write_model(tmp_path, MODELS["bert"])
     run_model(watch.runtime, tmp_path, 600, "mean")
     assert any("SYNC-HAZARD-READ-AFTER-WRITE" in message.upper().replace("_", "-") for message in watch.messages)
+
+
+def test_what_is_forgotten_on_the_device_is_seen() -> None:
+    watch = Watch()
+    vk = open_binding()
+    watch.runtime.device.create("Fence", {"sType": vk.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO})
+    watch.close()
+    assert any("has not been destroyed" in message for message in watch.messages)
 
 
 def test_a_wrong_call_is_seen(watch: Watch) -> None:
