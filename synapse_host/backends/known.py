@@ -42,7 +42,16 @@ _APPLE_SILICON = ("darwin-arm64",)
 
 _KNOWN = (
     KnownBackend("cpu", "synapse-host-owned-cpu", "cpu", "owned-cpu", "cpu", ("linux", "darwin"), built=True),
-    KnownBackend("metal", "synapse-host-owned-metal", "metal", "owned-metal", "metal", _APPLE_SILICON),
+    KnownBackend("metal", "synapse-host-owned-metal", "metal", "owned-metal", "metal", _APPLE_SILICON, built=True),
+    KnownBackend(
+        "metal-decode",
+        "synapse-host-owned-metal",
+        "metal",
+        "owned-metal-decode",
+        "metal",
+        _APPLE_SILICON,
+        built=True,
+    ),
     KnownBackend("ane", "synapse-host-ane", "ane", "ane-direct-worker", "ane", _APPLE_SILICON),
     KnownBackend("cuda", "synapse-host-owned-cuda", "cuda", "owned-cuda", "cuda", ("linux", "win32")),
     KnownBackend("vulkan", "synapse-host-vulkan", "vulkan", "owned-vulkan", "vulkan", ("linux", "win32"), built=True),
