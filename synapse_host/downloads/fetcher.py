@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ def _utc_now() -> datetime:
 
 
 class Fetcher:
-    """Fetches single files. ``pause`` and ``now`` stand for the clock."""
+    """Fetches single files. ``pause``, ``clock`` and ``now`` stand for the passing of time."""
 
     def __init__(
         self,
@@ -42,11 +43,12 @@ class Fetcher:
         *,
         idle_s: float = IDLE_S,
         pause: Callable[[float], Awaitable[None]] = anyio.sleep,
+        clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = _utc_now,
     ) -> None:
         self._cache = cache
         self._sources = sources
-        self._rules = TransferRules(idle_s, TimeLimits(), pause, now)
+        self._rules = TransferRules(idle_s, TimeLimits(), pause, clock, now)
 
     async def fetch(self, wanted: WantedFile, *, owner: str, on_bytes: Callable[[int], None]) -> BlobMetadata:
         """Fetch ``wanted`` and pin it by ``owner``. ``on_bytes`` is told how much of the file is here.

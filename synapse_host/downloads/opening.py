@@ -13,9 +13,6 @@ from synapse_host.settings import Settings
 from synapse_host.store.database import Store
 from synapse_host.store.module_store import ModuleStore
 
-#: How long an ended job can be asked for (original facts, section 10).
-RESULT_RETENTION_MS = 86_400_000
-
 
 async def open_room(
     settings: Settings, store: Store, counts: JobCounts, tasks: TaskGroup, now_ms: Callable[[], int]
@@ -36,7 +33,7 @@ async def open_room(
             counts=counts,
             tasks=tasks,
             now_ms=now_ms,
-            retention_ms=RESULT_RETENTION_MS,
+            retention_ms=round(settings.jobs.retention_s * 1000),
             max_bytes=settings.cache.max_bytes,
         )
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
@@ -74,6 +75,7 @@ class DownloadRoom:
         self.jobs = DownloadJobs(runner, rules)
         self._models: Collection[str] | None = None
         self._usable = False
+        self._pins_are_put_right = anyio.Lock()
 
     async def start(self, models: Collection[str] | None = None) -> None:
         """Take up what an earlier process left: installs, open jobs, pins. Before any request.
@@ -95,9 +97,13 @@ class DownloadRoom:
     async def require_cache(self) -> None:
         """See that the cache can be used, and once make its pins what the store says; raises ``StoreFailure``."""
         await anyio.to_thread.run_sync(self.cache.layout.prepare)
-        if not self._usable:
-            await anyio.to_thread.run_sync(repin, self.cache, self.installs, self._models)
-            self._usable = True
+        if self._usable:
+            return
+        # Once only: later, jobs run whose pins the store does not vouch for yet.
+        async with self._pins_are_put_right:
+            if not self._usable:
+                await anyio.to_thread.run_sync(repin, self.cache, self.installs, self._models)
+                self._usable = True
 
     def removal(self, holders: Sequence[HolderSource]) -> Removal:
         """Removes entries that neither ``holders`` nor a download hold."""

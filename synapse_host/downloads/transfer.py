@@ -44,11 +44,16 @@ _BLOCKS_AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class TransferRules:
-    """What a transfer is given from outside. ``idle_s``: seconds without a byte of the body that end it."""
+    """What a transfer is given from outside.
+
+    ``idle_s`` seconds of ``clock`` without a byte of the body end it, however many attempts they hold. ``now`` is the
+    time of day, for servers that name one.
+    """
 
     idle_s: float
     limits: TimeLimits
     pause: Callable[[float], Awaitable[None]]
+    clock: Callable[[], float]
     now: Callable[[], datetime]
 
 
@@ -81,6 +86,7 @@ class Transfer:
         self._on_bytes = on_bytes
         self._ingest: Ingest
         self._received = 0
+        self._last_byte = rules.clock()
         self._etag: str | None = None
         self._write_fault: Exception | None = None
         self._unflushed = 0
@@ -115,7 +121,7 @@ class Transfer:
                 return
             except _Passing as passing:
                 wait_s = attempts.next_wait_s(brought_bytes=self._received > before, asked_s=passing.asked_s)
-                if wait_s is None:
+                if wait_s is None or wait_s > self._left_s():
                     raise passing.failure from passing
                 _log.info("%s: attempt %d failed: %s", self._wanted.name, attempts.made, passing)
             await self._rules.pause(wait_s)
@@ -124,7 +130,7 @@ class Transfer:
         import aiohttp
 
         try:
-            with self._rules.limits.limit(self._rules.idle_s):
+            with self._rules.limits.limit(self._left_s()):
                 response = await self._session.get(
                     self._address.url, headers=self._headers(), middlewares=_login(self._address)
                 )
@@ -172,7 +178,7 @@ class Transfer:
         with send:
             try:
                 while more:
-                    with self._rules.limits.limit(self._rules.idle_s):
+                    with self._rules.limits.limit(self._left_s()):
                         data, more = await self._piece(response)
                     self._count(len(data))
                     block.append(data)
@@ -233,8 +239,14 @@ class Transfer:
             headers["If-Range"] = self._etag
         return headers
 
+    def _left_s(self) -> float:
+        """Seconds until nothing was sent for too long."""
+        return max(0.0, self._last_byte + self._rules.idle_s - self._rules.clock())
+
     def _count(self, added: int) -> None:
         self._received += added
+        if added:
+            self._last_byte = self._rules.clock()
         if self._wanted.size is not None and self._received > self._wanted.size:
             raise self._invalid(None, self._received)
         self._on_bytes(self._received)

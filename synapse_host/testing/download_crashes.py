@@ -4,8 +4,8 @@
 
 Steps are those of the model cache and the transactions of the store. A first life tells them all. Then each kind of
 step of an operation of ``OFTEN`` is died at ``TIMES`` times, spread over where it occurs, and of the others once;
-opening a file is left out. With ``TIMES`` 0 every single step is died at. The last line printed is a JSON object: deaths
-by operation and step.
+opening a file is left out. With ``TIMES`` 0 every single step is died at. The last line printed is a JSON object:
+deaths by operation and step.
 """
 
 from __future__ import annotations

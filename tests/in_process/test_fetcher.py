@@ -6,6 +6,7 @@ import errno
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,8 +56,16 @@ class Fetching:
         self.waits: list[float] = []
         self.told: list[int] = []
         sources = Sources(endpoint, changes.pop("mirror", None), changes.pop("token", None))
-        self.idle_s = changes.pop("idle_s", 20.0)
-        self.fetcher = Fetcher(cache, sources, idle_s=self.idle_s, pause=self._pause, now=lambda: NOW)
+        self.idle_s = changes.pop("idle_s", 60.0)
+        self.slow_clock = changes.pop("slow_clock", False)
+        self.fetcher = Fetcher(
+            cache,
+            sources,
+            idle_s=self.idle_s,
+            pause=self._pause,
+            clock=(lambda: sum(self.waits)) if self.slow_clock else time.monotonic,
+            now=lambda: NOW,
+        )
         fields = {"role": "model", "name": "model.safetensors", "sha256": SHA, "size": len(BODY), "source": PATH}
         self.wanted = WantedFile(**{**fields, **changes})
 
@@ -177,6 +186,18 @@ async def test_a_server_that_stays_in_trouble_is_given_up(server: FileServer, ca
     fetching = Fetching(cache, server.url)
     assert (await fetching.failure()).details == failed("http_status", status)
     assert len(fetching.waits) == 4
+
+
+async def test_waiting_for_the_server_counts_as_silence(server: FileServer, cache: BlobCache) -> None:
+    server.plan(PATH, *[Plan(503, {"Retry-After": "40"})] * 2)
+    fetching = Fetching(cache, server.url, idle_s=60.0, slow_clock=True)
+    assert (await fetching.failure()).details == failed("http_status", 503)
+    assert fetching.waits == [40.0]
+    server.plan(PATH, *[Plan(503, {"Retry-After": "40"}), Plan(cut_after=1_000_000)] * 3)
+    again = Fetching(cache, server.url, idle_s=60.0, slow_clock=True)
+    await again.run()
+    assert again.arrived()
+    assert again.waits == [40.0, 0.5, 40.0, 0.5, 40.0]
 
 
 async def test_a_wait_past_a_minute_is_the_callers(server: FileServer, cache: BlobCache) -> None:
