@@ -19,7 +19,7 @@ from synapse_host.testing.tiny_rerankers import TinyBertReranker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text("utf-8")
 #: Objects whose keys are data, or are described elsewhere.
-OPEN = {"build_flags", "evidence", "error"}
+OPEN = {"build_flags", "evidence", "error", "refusals"}
 #: Certified in a moment.
 TINY = TinyBert(seed=6, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=64)
 
