@@ -109,6 +109,8 @@ def load(
     normalize: Annotated[bool, typer.Option(help="Scale vectors to unit length.")] = True,
     max_tokens: Annotated[int | None, typer.Option(help="Token limit of a text.")] = None,
     dtype: Annotated[str | None, typer.Option(help="f32, bf16 or f16; default: the engine's choice here.")] = None,
+    query_prompt: Annotated[str, typer.Option(help="What the model wants before a query.")] = "",
+    document_prompt: Annotated[str, typer.Option(help="What the model wants before a document.")] = "",
     socket: Socket = None,
     as_json: Json = False,
 ) -> None:
@@ -121,7 +123,8 @@ def load(
         "pooling": pooling,
         "normalize": normalize,
     }
-    optional = {"model_id": model_id, "max_tokens": max_tokens, "dtype": dtype}
+    prompts = {"query": query_prompt, "document": document_prompt} if query_prompt or document_prompt else None
+    optional = {"model_id": model_id, "max_tokens": max_tokens, "dtype": dtype, "prompts": prompts}
     params.update({name: value for name, value in optional.items() if value is not None})
     with failures_explained(), Client.connect(socket) as client:
         job = client.model_load(**params)

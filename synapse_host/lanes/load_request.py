@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from synapse_host.hookspecs import DType, Pooling, Task
+from synapse_host.tokenization.text_prompts import NO_PROMPTS, TextPrompts
 
 NamedFile = tuple[str, str | None]
 
@@ -25,3 +26,4 @@ class LoadRequest:
     max_tokens: int | None
     dtype: DType | None
     quant: str
+    prompts: TextPrompts = NO_PROMPTS

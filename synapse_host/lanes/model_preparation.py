@@ -58,7 +58,7 @@ def prepare_model(
     _check_family(architecture, description)
     max_tokens = _max_tokens(request, architecture)
     tokenizer_bytes, tokenizer = read_verified(files.tokenizer, *request.tokenizer, limit=LARGEST_TOKENIZER)
-    parsed = _tokenizer(request.task, architecture, tokenizer_bytes, max_tokens)
+    parsed = _tokenizer(request, architecture, tokenizer_bytes, max_tokens)
     model = digest_weights(request, files, outline)
     shards = read_shards(request.directory, files.model, request.model[0], model) if is_index(request) else ()
     pooling, normalize = _way_out(request)
@@ -77,6 +77,7 @@ def prepare_model(
         prompt_template=parsed.template.to_json()
         if isinstance(parsed, PairTokenizer)
         else _TEMPLATES.get(request.task),
+        prefix_template=request.prompts.to_json(),
         operation=request.task,
         kernel_revision=description.kernel_revision,
     )
@@ -127,14 +128,19 @@ def read_tokenizer(model: RegisteredModel) -> LaneTokenizer:
     limits = {"max_tokens": model.max_tokens, "vocab_size": model.vocab_size}
     if model.task == "rerank":
         return PairTokenizer.from_json(data, template=model.pair_template, **limits)
-    return ModelTokenizer.from_json(data, **limits)
+    return ModelTokenizer.from_json(data, prompts=model.prompts, **limits)
 
 
-def _tokenizer(task: Task, architecture: Architecture, data: bytes, max_tokens: int) -> LaneTokenizer:
+def _tokenizer(request: LoadRequest, architecture: Architecture, data: bytes, max_tokens: int) -> LaneTokenizer:
+    if request.prompts and request.task != "embed":
+        raise InvalidRequest(
+            f"prompts belong to models that embed and task is {request.task!r}; leave them out",
+            details={"parameter": "prompts"},
+        )
     limits = {"max_tokens": max_tokens, "vocab_size": architecture.vocab_size}
-    if task == "rerank":
+    if request.task == "rerank":
         return PairTokenizer.from_json(data, template=template_of(architecture.family), **limits)
-    return ModelTokenizer.from_json(data, **limits)
+    return ModelTokenizer.from_json(data, prompts=request.prompts, **limits)
 
 
 def _check_family(architecture: Architecture, description: BackendDescription) -> None:

@@ -9,6 +9,7 @@ from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
 from synapse_host.tokenization.pair_template import PairTemplate
+from synapse_host.tokenization.text_prompts import TextPrompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class RegisteredModel:
     def pair_template(self) -> PairTemplate:
         """How a model that reranks wants its pairs; part of the numeric profile."""
         return PairTemplate.from_json(json.loads(self.numeric_profile_json)["prompt_template"])
+
+    @property
+    def prompts(self) -> TextPrompts:
+        """What a model that embeds wants before a text; part of the numeric profile."""
+        return TextPrompts.from_json(json.loads(self.numeric_profile_json).get("prefix_template"))
 
     @property
     def has_config(self) -> bool:

@@ -21,6 +21,7 @@ from synapse_host.operations.envelope import truncation_disclosure
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
 from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.model_tokenizer import EncodedText
+from synapse_host.tokenization.text_prompts import InputType
 
 #: No tokenizer of the catalog makes more of a character, however it is normalised: a byte is a token at least.
 MOST_TOKENS_A_CHARACTER = 16
@@ -32,6 +33,7 @@ class EmbedQueryParams(Constraints):
     text: StrictStr
     id: Name = "query"
     model: Name | None = None
+    input_type: InputType = "query"
 
 
 class EmbedItem(Params):
@@ -49,6 +51,7 @@ class EmbedBatchParams(Constraints):
     texts: Annotated[list[StrictStr], Field(fail_fast=True)] | None = None
     model: Name | None = None
     request_key: Annotated[StrictStr, Field(max_length=256)] | None = None
+    input_type: InputType = "document"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class EmbeddingService:
 
     async def query(self, params: EmbedQueryParams, context: RequestContext) -> Reply:
         """Embed one text."""
-        return await self._embed(params, params.model, [params.id], [params.text], context, WorkClass.INTERACTIVE)
+        return await self._embed(params, [params.id], [params.text], context, WorkClass.INTERACTIVE)
 
     async def batch(self, params: EmbedBatchParams, context: RequestContext) -> Reply:
         """Embed several texts at once, or take them as a job; results carry the caller's ids."""
@@ -89,7 +92,7 @@ class EmbeddingService:
                 raise _TooMuch("items", len(ids), self.limits.max_items)
             if size > self.byte_budget and len(ids) > 1:
                 raise _TooMuch("bytes", size, self.byte_budget)
-            return await self._embed(params, params.model, ids, texts, context, WorkClass.BULK)
+            return await self._embed(params, ids, texts, context, WorkClass.BULK)
         except _TooMuch as excess:
             key = job_key(params.request_key, excess.details, excess.what)
             return await self._as_job(params, key, ids, texts, context)
@@ -99,6 +102,7 @@ class EmbeddingService:
     ) -> Reply:
         refuse_longest(ids, texts, self.limits.max_text_chars)
         lane = await self.desk.door.certified_lane("embed", params.model, params)
+        _refuse_queries(lane, params.input_type)
         if lane.model.catalog_id is not None:
             await self._refuse_too_long_of(lane, self.desk.budgets.of(params, context), ids, texts)
         return await self.jobs.submit(lane, key, params, ids, texts)
@@ -118,25 +122,33 @@ class EmbeddingService:
 
     async def _embed(
         self,
-        constraints: Constraints,
-        model: str | None,
+        params: EmbedQueryParams | EmbedBatchParams,
         ids: list[str],
         texts: list[str],
         context: RequestContext,
         work_class: WorkClass,
     ) -> Reply:
         refuse_longest(ids, texts, self.limits.max_text_chars)
-        budget = self.desk.budgets.of(constraints, context)
-        lane = await self.desk.door.certified_lane("embed", model, constraints)
+        budget = self.desk.budgets.of(params, context)
+        lane = await self.desk.door.certified_lane("embed", params.model, params)
         with lane.lease():
             await self.desk.door.ready(lane, budget)
-            return await self._admitted(lane, ids, texts, budget, work_class)
+            reply = await self._admitted(lane, ids, texts, params.input_type, budget, work_class)
+            if lane.tokenizer.prompts:
+                reply.payload["input_type"] = params.input_type
+            return reply
 
     async def _admitted(
-        self, lane: Lane, ids: list[str], texts: list[str], budget: Budget, work_class: WorkClass
+        self,
+        lane: Lane,
+        ids: list[str],
+        texts: list[str],
+        input_type: InputType,
+        budget: Budget,
+        work_class: WorkClass,
     ) -> Reply:
         with self.desk.gate.holding(request_bytes(texts)) as hold:
-            encode = partial(lane.tokenizer.encode, texts)
+            encode = partial(lane.tokenizer.encode, texts, input_type=input_type)
             rows = await self.desk.tokenised(lane, budget, hold, sum(map(len, texts)), encode)
             self.desk.door.refuse_too_long(lane, ids, [row.submitted_tokens for row in rows])
             _refuse_wordless(rows, ids)
@@ -157,6 +169,16 @@ class EmbeddingService:
         payload["real_token_counts"] = [row.effective_tokens for row in rows]
         payload["truncation_disclosures"] = [truncation_disclosure(row) for row in rows]
         return Reply(payload, RawVectors(len(rows), dims, data))
+
+
+def _refuse_queries(lane: Lane, input_type: InputType) -> None:
+    """A job embeds documents: its texts are kept and taken up again without a word about what they are for."""
+    if lane.model.prompts and input_type != "document":
+        raise InvalidRequest(
+            f"a job embeds documents and input_type is {input_type!r}; send queries in batches small enough to be "
+            "answered at once",
+            details={"parameter": "input_type"},
+        )
 
 
 def _refuse_wordless(rows: Sequence[EncodedText], ids: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from synapse_host.lanes.resolution import lane_of, refuse_reserved
 from synapse_host.operations.constraints import Milliseconds, Name, Params
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.tokenization.text_prompts import TextPrompts
 
 PathText = Annotated[StrictStr, Field(min_length=1, max_length=4096)]
 
@@ -43,6 +44,13 @@ class ModelFiles(Params):
     extra: list[FileSpec] = Field(default_factory=list)
 
 
+class Prompts(Params):
+    """What the model wants before a text."""
+
+    query: Annotated[StrictStr, Field(max_length=4096)] = ""
+    document: Annotated[StrictStr, Field(max_length=4096)] = ""
+
+
 class ModelLoadParams(Params):
     """What to load and how to compute it."""
 
@@ -58,6 +66,7 @@ class ModelLoadParams(Params):
     max_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] | None = None
     dtype: DType | None = None
     quant: Annotated[StrictStr, Field(max_length=32)] = "none"
+    prompts: Prompts = Field(default_factory=Prompts)
     request_key: Annotated[StrictStr, Field(max_length=256)] | None = None
     deadline_ms: Milliseconds | None = None
 
@@ -207,6 +216,7 @@ def _load_request(params: ModelLoadParams) -> LoadRequest:
         max_tokens=params.max_tokens,
         dtype=params.dtype,
         quant=params.quant,
+        prompts=TextPrompts(params.prompts.query, params.prompts.document),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from synapse_host.errors import InvalidRequest
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.tokenization.library_tokenizer import library_faults, open_tokenizer, received_bytes, refuse_file
+from synapse_host.tokenization.text_prompts import NO_PROMPTS, InputType, TextPrompts
 
 #: Encoded once at load, so that a tokenizer that cannot encode is refused there: nothing, a letter, an unassigned code.
 _TRIAL_TEXTS = ["", "a", "\u0378"]
@@ -24,7 +25,8 @@ class EncodedText:
 
     ``ids`` are the kept tokens, special tokens included. ``submitted_tokens`` counts what the whole text would take,
     ``effective_tokens`` what was kept. ``submitted_sha256`` is over the received UTF-8 bytes; ``content_sha256``
-    differs from it exactly when tokens were dropped, and is then over the decoded kept tokens.
+    differs from it exactly when tokens were dropped, and is then over the decoded kept tokens, those of a prompt among
+    them.
     """
 
     ids: list[int]
@@ -40,12 +42,19 @@ class ModelTokenizer:
 
     ``sanitized_digest`` is the tokenizer's identity: SHA-256 of our canonical JSON of the file with padding and
     truncation nulled (reading 6), fractions printed as RFC 8785 prints them, integers past 2^53 - 1 read as doubles.
-    ``max_tokens`` and ``special_tokens`` count tokens per text; the second are part of the first.
+    ``max_tokens`` and ``special_tokens`` count tokens per text; the second are part of the first. ``prompts`` is what
+    the model wants before a text.
     """
 
     def __init__(
-        self, library_tokenizer: Any, frame: tuple[list[int], list[int]], max_tokens: int, digest: str
+        self,
+        library_tokenizer: Any,
+        frame: tuple[list[int], list[int]],
+        max_tokens: int,
+        digest: str,
+        prompts: TextPrompts = NO_PROMPTS,
     ) -> None:
+        self.prompts = prompts
         self._tokenizer = library_tokenizer
         self._prefix, self._suffix = frame
         self.special_tokens = len(self._prefix) + len(self._suffix)
@@ -53,23 +62,33 @@ class ModelTokenizer:
         self.sanitized_digest = digest
 
     @classmethod
-    def from_json(cls, data: bytes, *, max_tokens: int, vocab_size: int) -> ModelTokenizer:
+    def from_json(
+        cls, data: bytes, *, max_tokens: int, vocab_size: int, prompts: TextPrompts = NO_PROMPTS
+    ) -> ModelTokenizer:
         """The tokenizer in the bytes of a tokenizer.json.
 
         ``max_tokens`` is the most tokens a text may keep; ``vocab_size`` the rows of the model's embedding table.
 
         Raises:
             InvalidRequest: the file does not parse, cannot encode, or has ids the model has no row for (details
-                ``file``), or ``max_tokens`` leaves no room beside the special tokens (details ``max_tokens``).
+                ``file``), or ``max_tokens`` leaves no room beside the special tokens and a prompt (details
+                ``max_tokens``).
 
         """
         tokenizer, digest = open_tokenizer(data, vocab_size=vocab_size)
         frame = _special_frame(tokenizer)
         _check_frame(frame, max_tokens=max_tokens, vocab_size=vocab_size)
-        return cls(tokenizer, frame, max_tokens, digest)
+        made = cls(tokenizer, frame, max_tokens, digest, prompts)
+        _check_prompts(made)
+        return made
 
-    def encode(self, texts: Sequence[str], *, keep: int | None = None) -> list[EncodedText]:
+    def encode(
+        self, texts: Sequence[str], *, keep: int | None = None, input_type: InputType = "document"
+    ) -> list[EncodedText]:
         """Each text's tokens, in the order given; every text is legal, the empty one included.
+
+        What the model wants before a text of this ``input_type`` is joined to it first, as in the library the model was
+        trained with, and its tokens count like the text's own; digests of what was received are over the text alone.
 
         ``keep`` is the most tokens of a text, special ones included, where that is less than ``max_tokens``. A text
         past the limit keeps its first tokens, whatever direction the file asked for. Text that spells an
@@ -81,13 +100,15 @@ class ModelTokenizer:
 
         """
         received = [received_bytes(index, text) for index, text in enumerate(texts)]
+        prompt = self.prompts.before(input_type)
+        whole = [prompt + text for text in texts] if prompt else list(texts)
         with library_faults("could not encode these texts"):
             # The fast form leaves out character offsets, a quarter of the time; the tokens are the same.
-            encodings = self._tokenizer.encode_batch_fast(list(texts))
+            encodings = self._tokenizer.encode_batch_fast(whole)
         with library_faults("could not decode the kept tokens of these texts"):
             return [
                 self._counted(text, data, encoding.ids, self.max_tokens if keep is None else keep)
-                for text, data, encoding in zip(texts, received, encodings, strict=True)
+                for text, data, encoding in zip(whole, received, encodings, strict=True)
             ]
 
     def continuation(self, before: Sequence[int], ids: Sequence[int]) -> str:
@@ -125,6 +146,19 @@ class ModelTokenizer:
             if decoded != text:
                 return decoded.encode("utf-8")
         return b""
+
+
+def _check_prompts(tokenizer: ModelTokenizer) -> None:
+    """Refuse a prompt beside which no token of a text would be left."""
+    kinds: tuple[InputType, ...] = ("query", "document")
+    for kind in kinds:
+        (alone,) = tokenizer.encode([""], input_type=kind)
+        if tokenizer.prompts.before(kind) and alone.submitted_tokens >= tokenizer.max_tokens:
+            raise InvalidRequest(
+                f"the {kind} prompt takes {alone.submitted_tokens} tokens with the special ones and max_tokens is "
+                f"{tokenizer.max_tokens}; shorten the prompt or raise max_tokens",
+                details={"max_tokens": tokenizer.max_tokens, "prompt_tokens": alone.submitted_tokens},
+            )
 
 
 def _special_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
