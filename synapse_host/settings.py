@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -28,6 +26,14 @@ from pydantic import (
 )
 
 from synapse_host.errors import SettingsInvalid
+from synapse_host.settings_of_backends import (
+    BACKENDS_OF_SECTION,
+    CudaSettings,
+    MetalSettings,
+    Section,
+    VulkanSettings,
+    told_of,
+)
 from synapse_host.socket_paths import host_socket_path
 
 ENVIRONMENT_PREFIX = "SYNAPSE_"
@@ -37,19 +43,7 @@ _NOT_SETTINGS = frozenset({"SYNAPSE_WORKER_ID"})
 _APPLICATION = "synapse-host"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-def _zero_or_one(value: object) -> object:
-    return bool(value) if type(value) is int and value in (0, 1) else value
-
-
-#: A boolean that a shell may also spell 1 or 0.
-Switch = Annotated[bool, BeforeValidator(_zero_or_one)]
-
-
-class InlineSettings(_Section):
+class InlineSettings(Section):
     """What one inline embedding request may hold and how long it may take."""
 
     max_items: int = Field(64, ge=1, le=65_536, description="Items one inline embed.batch may hold.")
@@ -61,7 +55,7 @@ class InlineSettings(_Section):
     estimated_execution_ms: int = Field(25, ge=1, description="Predicted cost of an execution not measured yet.")
 
 
-class JobSettings(_Section):
+class JobSettings(Section):
     """Durable embed jobs: what an embed.batch too large for an inline answer becomes."""
 
     max_open: int = Field(4096, ge=1, description="Jobs queued, running or paused at once.")
@@ -75,7 +69,7 @@ class JobSettings(_Section):
     sweep_s: float = Field(60.0, gt=0, description="Seconds between two looks for jobs whose time is up.")
 
 
-class ServerSettings(_Section):
+class ServerSettings(Section):
     """Limits of the consumer socket."""
 
     max_connections: int = Field(64, ge=1, le=4096, description="Connections open at once.")
@@ -94,7 +88,7 @@ class ServerSettings(_Section):
         return self
 
 
-class WorkerSettings(_Section):
+class WorkerSettings(Section):
     """How workers run."""
 
     threads: int = Field(0, ge=0, le=1024, description="Threads a worker computes with; 0 leaves it to its library.")
@@ -103,7 +97,7 @@ class WorkerSettings(_Section):
     recycle_rss_mib: int = Field(0, ge=0, description="Resident MiB above which an idle worker is replaced; 0: never.")
 
 
-class ProbeSettings(_Section):
+class ProbeSettings(Section):
     """What a lane must reach to be certified."""
 
     max_jobs: int = Field(8, ge=1, le=4096, description="Jobs of probe.start in progress at once.")
@@ -111,7 +105,7 @@ class ProbeSettings(_Section):
     decile_overlap: float = Field(0.9, ge=0, le=1, description="Worst-decile rank overlap an embed lane needs.")
 
 
-class MicrollmSettings(_Section):
+class MicrollmSettings(Section):
     """What one request for generated text may ask for."""
 
     max_tokens: int = Field(512, ge=1, le=65_536, description="Most tokens one request may ask a model to generate.")
@@ -128,14 +122,14 @@ def _web_address(text: str) -> str:
 WebAddress = Annotated[str, AfterValidator(_web_address)]
 
 
-class DownloadSettings(_Section):
+class DownloadSettings(Section):
     """Where models are downloaded from."""
 
     endpoint: WebAddress = Field("https://huggingface.co", min_length=1, description="Hub that models come from.")
     mirror: WebAddress = Field("", description="Asked before the hub, for the same paths; empty: none.")
 
 
-class CacheSettings(_Section):
+class CacheSettings(Section):
     """Where downloaded models are kept; several hosts of a user may share one directory."""
 
     directory: str = Field("", description="Absolute path of the model cache; empty: `models` below the cache files.")
@@ -148,27 +142,13 @@ class CacheSettings(_Section):
         return self
 
 
-class MetalSettings(_Section):
-    """The Metal backends on a machine without Metal, for their developers."""
-
-    allow_cpu: Switch = Field(False, description="Let them run on MLX's CPU device, which shows in every identity.")
-
-
-class VulkanSettings(_Section):
-    """The Vulkan backend on a machine without a GPU, for its developers."""
-
-    allow_software_device: Switch = Field(
-        False, description="Let it run on a software device, which shows in every identity."
-    )
-
-
-class AliasSettings(_Section):
+class AliasSettings(Section):
     """Who may say which numeric identities are equivalent."""
 
     admin_enabled: bool = Field(False, description="Serve alias.declare and alias.retract.")
 
 
-class CatalogSettings(_Section):
+class CatalogSettings(Section):
     """Which of the catalog's lanes this host has."""
 
     backends: tuple[Literal["metal", "ane", "cuda", "vulkan"], ...] = Field(
@@ -176,7 +156,7 @@ class CatalogSettings(_Section):
     )
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """What the host writes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe level written.")
@@ -210,7 +190,7 @@ class Paths:
         return self.runtime_dir / "synapse" / "host.lock"
 
 
-class Settings(_Section):
+class Settings(Section):
     """The whole configuration. ``paths`` follows the environment and is no key of the file."""
 
     inline: InlineSettings = Field(default_factory=lambda: InlineSettings())
@@ -222,6 +202,7 @@ class Settings(_Section):
     downloads: DownloadSettings = Field(default_factory=lambda: DownloadSettings())
     cache: CacheSettings = Field(default_factory=lambda: CacheSettings())
     metal: MetalSettings = Field(default_factory=lambda: MetalSettings())
+    cuda: CudaSettings = Field(default_factory=lambda: CudaSettings())
     vulkan: VulkanSettings = Field(default_factory=lambda: VulkanSettings())
     aliases: AliasSettings = Field(default_factory=lambda: AliasSettings())
     catalog: CatalogSettings = Field(default_factory=lambda: CatalogSettings())
@@ -238,17 +219,10 @@ class Settings(_Section):
     @property
     def of_backends(self) -> dict[str, dict[str, str]]:
         """What the processes of each backend are told: the keys of its section that were changed, as text."""
-        return {
-            backend: {
-                key: _as_text(value) for key, value in getattr(self, section).model_dump(exclude_defaults=True).items()
-            }
-            for section, backends in BACKENDS_OF_SECTION.items()
-            for backend in backends
-        }
+        told = {section: told_of(getattr(self, section)) for section in BACKENDS_OF_SECTION}
+        return {backend: told[section] for section, backends in BACKENDS_OF_SECTION.items() for backend in backends}
 
 
-#: Sections whose keys are no business of the host but of these backends' processes.
-BACKENDS_OF_SECTION: Mapping[str, tuple[str, ...]] = {"metal": ("metal", "metal-decode"), "vulkan": ("vulkan",)}
 #: section name -> its model, in the order of the reference page.
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "inline": InlineSettings,
@@ -260,6 +234,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "downloads": DownloadSettings,
     "cache": CacheSettings,
     "metal": MetalSettings,
+    "cuda": CudaSettings,
     "vulkan": VulkanSettings,
     "aliases": AliasSettings,
     "catalog": CatalogSettings,
@@ -314,10 +289,6 @@ def _with_hub(values: dict[str, Any], environ: Mapping[str, str]) -> dict[str, A
     if not endpoint or not isinstance(given, dict):
         return values
     return {**values, "downloads": {"endpoint": endpoint, **given}}
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def environment_name(section: str, key: str) -> str:

@@ -58,13 +58,14 @@ def test_what_is_no_pair_is_refused_by_name(pair: str) -> None:
 @pytest.mark.parametrize("text", ["1", "true"])
 def test_the_switch_of_metal_goes_to_both_metal_backends(text: str, tmp_path: Path) -> None:
     environ = {"SYNAPSE_HOME": str(tmp_path), "SYNAPSE_METAL_ALLOW_CPU": text}
-    assert load_settings(environ).of_backends == {"metal": TOLD, "metal-decode": TOLD, "vulkan": {}}
+    told = {backend: told for backend, told in load_settings(environ).of_backends.items() if told}
+    assert told == {"metal": TOLD, "metal-decode": TOLD}
 
 
 @pytest.mark.parametrize("text", ["0", "false", ""])
 def test_a_setting_left_at_its_default_is_not_passed_on(text: str, tmp_path: Path) -> None:
     environ = {"SYNAPSE_HOME": str(tmp_path), "SYNAPSE_METAL_ALLOW_CPU": text}
-    assert load_settings(environ).of_backends == {"metal": {}, "metal-decode": {}, "vulkan": {}}
+    assert not any(load_settings(environ).of_backends.values())
 
 
 @pytest.mark.anyio

@@ -1,0 +1,126 @@
+"""What the CUDA backend needs of a machine, what this machine has, and the verdict.
+
+Reading the machine (``driver``) and judging it are apart: ``judge`` is pure. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from synapse_host.hookspecs import BackendSettings, CapabilityEvidence, RefusalReason
+from synapse_owned_cuda.driver import DriverFacts, Gpu, read_driver
+
+PLATFORMS = ("linux", "win32")
+#: Oldest driver API, 12.4 as CUDA writes it, and oldest compute capability (wire contract, ``owned_cuda_unsupported``).
+REQUIRED_DRIVER_API = 12040
+REQUIRED_CAPABILITY = (7, 5)
+#: A device that stands in for a real one because a developer said so.
+_STAND_IN = "set by cuda.driver_api and cuda.compute_capability"
+_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The facts a verdict rests on; ``stand_in`` says that a developer set them."""
+
+    platform: str
+    driver: DriverFacts
+    stand_in: bool = False
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The device that would be used: the first of the highest compute capability."""
+        return max(self.driver.gpus, key=lambda gpu: (gpu.major, gpu.minor), default=None)
+
+
+def read_machine(settings: BackendSettings) -> Machine:
+    """Ask the driver, or take the developer's pair of settings in its place; one of the pair alone counts for nothing.
+
+    Raises:
+        ValueError: a setting of the pair is not a number of its form; the message names it.
+
+    """
+    stand_in = _stand_in(settings)
+    if stand_in is not None:
+        return Machine(sys.platform, stand_in, stand_in=True)
+    return Machine(sys.platform, read_driver() if sys.platform in PLATFORMS else DriverFacts(loaded=False))
+
+
+def judge(machine: Machine) -> CapabilityEvidence:
+    """Hold the facts against the floor; the first that fails is the reason (reading 3)."""
+    observed = _observed(machine)
+    for failed in (_judge_platform, _judge_driver, _judge_device):
+        refusal = failed(machine)
+        if refusal is not None:
+            reason, detail, message = refusal
+            return CapabilityEvidence("refused", _REQUIRED, observed, reason, detail, message)
+    return CapabilityEvidence("ok", _REQUIRED, observed, message=_STAND_IN if machine.stand_in else None)
+
+
+_REQUIRED: Mapping[str, Any] = {
+    "platform": list(PLATFORMS),
+    "driver_api": REQUIRED_DRIVER_API,
+    "compute_capability": {"major": REQUIRED_CAPABILITY[0], "minor": REQUIRED_CAPABILITY[1]},
+}
+Refusal = tuple[RefusalReason, str, str]
+
+
+def _judge_platform(machine: Machine) -> Refusal | None:
+    if machine.platform in PLATFORMS:
+        return None
+    message = f"platform {machine.platform!r} is not one of {', '.join(PLATFORMS)}; use another backend"
+    return "not_supported_on_platform", "not_supported_on_platform", message
+
+
+def _judge_driver(machine: Machine) -> Refusal | None:
+    driver = machine.driver
+    if not driver.loaded:
+        message = "no NVIDIA driver is installed (its library cannot be loaded); install one, or use another backend"
+        return "device_missing", "cuda_no_driver", message
+    if 0 < driver.api < REQUIRED_DRIVER_API:
+        message = f"the driver's API {driver.api} is older than {REQUIRED_DRIVER_API} (CUDA 12.4); update the driver"
+        return "device_below_floor", "cuda_driver_too_old", message
+    if driver.fault is not None:
+        message = f"the NVIDIA driver does not work: {driver.fault}; run nvidia-smi, restart, or reinstall the driver"
+        return "device_missing", "cuda_driver_failed", message
+    return None
+
+
+def _judge_device(machine: Machine) -> Refusal | None:
+    gpu = machine.gpu
+    if gpu is None:
+        message = (
+            "the NVIDIA driver finds no device; check that it is plugged in and not hidden, or use another backend"
+        )
+        return "device_missing", "cuda_no_device", message
+    if (gpu.major, gpu.minor) < REQUIRED_CAPABILITY:
+        floor = ".".join(map(str, REQUIRED_CAPABILITY))
+        message = f"{gpu.name} has compute capability {gpu.major}.{gpu.minor}, below {floor}; use another backend"
+        return "device_below_floor", "cuda_compute_capability_too_low", message
+    return None
+
+
+def _observed(machine: Machine) -> dict[str, Any]:
+    gpu = machine.gpu
+    return {
+        "platform": machine.platform,
+        "driver_api": machine.driver.api or None,
+        "compute_capability": None if gpu is None else {"major": gpu.major, "minor": gpu.minor},
+        "device": None if gpu is None else gpu.name,
+        "memory_mb": None if gpu is None else gpu.memory_mb,
+        "devices": len(machine.driver.gpus),
+    }
+
+
+def _stand_in(settings: BackendSettings) -> DriverFacts | None:
+    api, capability = settings.get("driver_api"), settings.get("compute_capability")
+    if not (api and capability):
+        return None
+    found = _CAPABILITY.fullmatch(capability)
+    if not (api.isascii() and api.isdigit()) or found is None:
+        raise ValueError(f"cuda.driver_api {api!r} with cuda.compute_capability {capability!r}; write 12040 and 7.5")
+    return DriverFacts(True, int(api), (Gpu(_STAND_IN, 0, int(found[1]), int(found[2])),))
