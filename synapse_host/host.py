@@ -53,6 +53,7 @@ from synapse_host.operations.lane_door import LaneDoor
 from synapse_host.operations.lane_pausing import LanePausingService
 from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
+from synapse_host.operations.preloading import preload, refuse_reserved_preloads
 from synapse_host.operations.probing import ProbingService
 from synapse_host.operations.registry import Method, Registry
 from synapse_host.operations.reranking import RerankingService
@@ -128,15 +129,12 @@ class Host:
         self.catalog = HostCatalog(
             settings,
             self.lanes,
-            downloads.installs,
-            blobs=downloads.cache,
-            damage=downloads.verifier.doubt,
+            downloads,
             runtime=self._runtime,
             start_worker=self._start_worker,
             save_check=self._save_check,
             tasks=tasks,
             os_build=machine.os_build,
-            open_download=lambda entry: downloads.jobs.open_job(entry.id, entry.manifest_digest),
         )
         self.jobs = HostJobs(
             settings,
@@ -195,10 +193,11 @@ class Host:
                 self.registrar,
                 loads,
                 self.downloads.jobs,
+                catalog.fetching,
                 generation,
                 (durable.status_of,),
             ),
-            *catalog.services(self.downloads, self.ledger, self.aliases, self.pauses, generation),
+            *catalog.services(self.ledger, self.aliases, self.pauses, generation),
             CachingService(self.downloads, _now_ms, generation),
             ProbingService(
                 self.lanes,
@@ -233,10 +232,9 @@ class Host:
     async def restore(self) -> None:
         """Bring back what the store holds: registered models as unloaded lanes, their certifications, installs."""
         take_rows(self.aliases, await self._stores.aliases.all())
-        rows = await self._stores.models.all()
-        await self.downloads.start({row.model_id for row in rows})
-        for row in rows:
-            model = model_of(row)
+        models = self.catalog.restorable([model_of(row) for row in await self._stores.models.all()])
+        await self.downloads.start({model.model_id for model in models})
+        for model in models:
             self.registrar.open_lane(model)
             await self._probes.restore(model)
         for check in await self._stores.checks.all():
@@ -249,6 +247,10 @@ class Host:
     def watch_health(self) -> None:
         """Look at every worker now and then, from here on."""
         self._tasks.start_soon(self._health.run, name="worker health")
+
+    def preload(self, registry: Registry) -> None:
+        """Load what the settings name, from here on; a load that fails is said and stops nothing."""
+        self._jobs.start_soon(preload, registry, self.settings.preload.models, name="preloads")
 
     async def close(self) -> None:
         """Stop every lane and its worker."""
@@ -342,6 +344,7 @@ async def open_host(settings: Settings) -> AsyncIterator[Host]:
                     host = Host(
                         settings, stores, machine, generation, _guarded(tasks), _guarded(jobs), counters, downloads
                     )
+                    refuse_reserved_preloads(settings.preload.models, host.catalog.catalog)
                     await host.restore()
                     await host.jobs.take_up()
                     host.watch_health()
@@ -367,10 +370,12 @@ async def run_host(settings: Settings, *, stop: anyio.Event, on_ready: Callable[
     """
     with sole_host(settings.paths):
         async with open_host(settings) as host:
+            registry = host.registry()
+            host.preload(registry)
             log.info("host ready", extra={"pid": os.getpid(), "module_generation": host.module_generation})
             await serve_locked(
                 settings,
-                host.registry(),
+                registry,
                 module_generation=host.module_generation,
                 on_ready=on_ready,
                 stop=stop,

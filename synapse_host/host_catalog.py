@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,19 +25,21 @@ from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.certification.self_check import SelfCheckRow
 from synapse_host.certification.self_check_fixtures import Fixture, parse_fixtures, shipped_fixtures
 from synapse_host.certification.self_checks import SelfChecks
-from synapse_host.downloads.installs import Install, Installs
+from synapse_host.downloads.installs import Install
 from synapse_host.downloads.room import DownloadRoom
 from synapse_host.lanes.catalog_model import catalog_model
-from synapse_host.lanes.catalog_package import Blobs, CatalogPackage, Damage, StartWorker
+from synapse_host.lanes.catalog_package import CatalogPackage, StartWorker
 from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.pausing import PauseControl
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.resolution import why_not_restored
 from synapse_host.lanes.strikes import CATALOG
 from synapse_host.operations.cataloguing import CataloguingService
 from synapse_host.operations.downloading import DownloadingService
 from synapse_host.operations.listing import ListingService
+from synapse_host.operations.load_fetching import LoadFetching
 from synapse_host.settings import Settings
 
 log = logging.getLogger("synapse_host")
@@ -49,37 +51,39 @@ FIXTURES_FILE = "fixtures.json"
 class HostCatalog:
     """The catalog of one host.
 
-    ``runtime`` and ``start_worker`` are those of every lane; ``damage`` hears of bad content in ``blobs``.
+    ``runtime`` and ``start_worker`` are those of every lane; ``downloads`` has what is installed and its content.
     """
 
     def __init__(
         self,
         settings: Settings,
         lanes: LaneTable,
-        installs: Installs,
+        downloads: DownloadRoom,
         *,
-        blobs: Blobs,
-        damage: Damage,
         runtime: Callable[[RegisteredModel], LaneRuntime],
         start_worker: StartWorker,
         save_check: Callable[[SelfCheckRow], Awaitable[None]],
         tasks: TaskGroup,
         os_build: str,
-        open_download: Callable[[CatalogEntry], str | None],
     ) -> None:
         self._settings = settings
         self._lanes = lanes
-        self._blobs = blobs
-        self._damage = damage
+        self._downloads = downloads
         self._runtime = runtime
         self._start_worker = start_worker
         self._tasks = tasks
         self.catalog = host_catalog(settings)
+        #: Where the files of models lie that were loaded from elsewhere.
+        self.fetching = LoadFetching(downloads, settings.paths.cache_dir / "loaded")
         look = partial(look_at_machine, cache_dir=settings.paths.cache_dir, settings=settings.of_backends)
         declared = {row.backend for entry in self.catalog for row in entry.backends}
-        self.standing = CatalogStanding(self.catalog, BackendWatch(declared, look, time.monotonic), installs)
+        self.standing = CatalogStanding(self.catalog, BackendWatch(declared, look, time.monotonic), downloads.installs)
         self.shelf = CatalogShelf(
-            self.standing, lanes, open_lane=self._open_lane, bury=self._bury, open_download=open_download
+            self.standing,
+            lanes,
+            open_lane=self._open_lane,
+            bury=self._bury,
+            open_download=lambda entry: downloads.jobs.open_job(entry.id, entry.manifest_digest),
         )
         self.checks = SelfChecks(
             self.catalog,
@@ -90,24 +94,35 @@ class HostCatalog:
             now_ms=lambda: time.time_ns() // 1_000_000,
         )
 
+    def restorable(self, models: Sequence[RegisteredModel]) -> list[RegisteredModel]:
+        """Those of the stored ``models`` that may serve; one WARN for each that may not, and its pins go at start.
+
+        What nobody is loaded from any more is removed with them.
+        """
+        kept = []
+        for model in models:
+            fault = why_not_restored(model, self.catalog)
+            if fault is None:
+                kept.append(model)
+            else:
+                log.warning("stored model %r is not restored: %s", model.model_id, fault)
+        self.fetching.forget_others(model.model_path for model in kept)
+        return kept
+
     def services(
-        self,
-        downloads: DownloadRoom,
-        ledger: CertificationLedger,
-        aliases: AliasTable,
-        pauses: PauseControl,
-        generation: int,
+        self, ledger: CertificationLedger, aliases: AliasTable, pauses: PauseControl, generation: int
     ) -> tuple[DownloadingService, CataloguingService, ListingService]:
         """Who answers for the catalog: what it has, what is installed of it, and which lanes there are."""
+        room = self._downloads
         return (
-            DownloadingService(self.standing, downloads, downloads.removal([self.shelf]), self.checks.forget),
+            DownloadingService(self.standing, room, room.removal([self.shelf]), self.checks.forget),
             CataloguingService(self.standing, self.checks, generation),
             ListingService(self._lanes, self.shelf, self.checks, ledger, aliases, pauses, generation),
         )
 
     def _open_lane(self, entry: CatalogEntry, backend: EntryBackend, install: Install) -> Lane:
-        package = CatalogPackage(entry, backend, self._blobs, self._damage, self._tasks)
-        model = catalog_model(entry, backend, install, self._blobs.path)
+        package = CatalogPackage(entry, backend, self._downloads.cache, self._downloads.verifier.doubt, self._tasks)
+        model = catalog_model(entry, backend, install, self._downloads.cache.path)
         runtime = replace(
             self._runtime(model),
             read_tokenizer=package.read_tokenizer,

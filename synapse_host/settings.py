@@ -156,6 +156,14 @@ class CatalogSettings(Section):
     )
 
 
+class PreloadSettings(Section):
+    """Models to load when the host starts."""
+
+    models: tuple[dict[str, Any], ...] = Field(
+        (), strict=False, description="Parameters of model.load, one table for each model."
+    )
+
+
 class LogSettings(Section):
     """What the host writes to standard error."""
 
@@ -206,6 +214,7 @@ class Settings(Section):
     vulkan: VulkanSettings = Field(default_factory=lambda: VulkanSettings())
     aliases: AliasSettings = Field(default_factory=lambda: AliasSettings())
     catalog: CatalogSettings = Field(default_factory=lambda: CatalogSettings())
+    preload: PreloadSettings = Field(default_factory=lambda: PreloadSettings())
     log: LogSettings = Field(default_factory=lambda: LogSettings())
     paths: Paths = Field(exclude=True)
     #: ``HF_TOKEN``: never in a file of ours, in no log and in no message.
@@ -238,6 +247,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "vulkan": VulkanSettings,
     "aliases": AliasSettings,
     "catalog": CatalogSettings,
+    "preload": PreloadSettings,
     "log": LogSettings,
 }
 

@@ -17,6 +17,8 @@ from synapse_host.hookspecs import BackendDescription, BackendSettings, Task
 
 #: Tasks whose free-form models only engines with numbers of our own may run (wire contract, removed paths).
 OWNED_ONLY: frozenset[Task] = frozenset({"embed", "rerank"})
+#: Known backends without numbers of our own, present and past.
+NOT_OWNED = frozenset({"llama", "ort"})
 
 
 class BackendChoice:

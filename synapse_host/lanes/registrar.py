@@ -26,6 +26,10 @@ class Enter(Protocol):
     def __call__(self, state: str, **facts: str) -> None: ...
 
 
+#: The request, its files where they can be read.
+Bring = Callable[[LoadRequest], Awaitable[LoadRequest]]
+
+
 class ModelRegistrar:
     """Registers models: prepares, loads and stores each, and gives it its lane."""
 
@@ -46,10 +50,11 @@ class ModelRegistrar:
         #: Two loads of one id take turns, or both would find the id free.
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
-    async def register(self, request: LoadRequest, enter: Enter) -> Lane:
+    async def register(self, request: LoadRequest, enter: Enter, bring: Bring | None = None) -> Lane:
         """Check everything about the request, load the model, store it and return its lane.
 
-        ``enter`` is told the states resolving, validating and loading. A model that is already registered as exactly
+        ``enter`` is told the states resolving, validating and loading. ``bring`` fetches what is not here, once it is
+        known that the engine may serve it. A model that is already registered as exactly
         this keeps its lane; in any other case the old lane is unloaded first. A model that cannot be loaded or stored
         leaves what was registered as it was.
 
@@ -64,6 +69,8 @@ class ModelRegistrar:
         """
         enter("resolving")
         description = await self._backends.for_loading(request.engine, request.task)
+        if bring is not None:
+            request = await bring(request)
         request = await anyio.to_thread.run_sync(partial(with_index, request, description.model_formats))
         files = await anyio.to_thread.run_sync(partial(resolve_files, request, description.model_formats))
         enter("validating")

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from synapse_host.catalog.entries import Catalog, CatalogBackend, CatalogEntry
 from synapse_host.errors import InvalidRequest, MigrationRequired, SubstitutionRejected, UnknownModel
 from synapse_host.hookspecs import Task
+from synapse_host.lanes.backend_choice import NOT_OWNED, OWNED_ONLY
 from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.registered_model import RegisteredModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,15 @@ def refuse_reserved(catalog: Catalog, model_id: str, remedy: str) -> None:
             f"{model_id!r} belongs to the catalog model {entry.id!r}; {remedy}",
             details={"model_id": model_id, "catalog_id": entry.id},
         )
+
+
+def why_not_restored(model: RegisteredModel, catalog: Catalog) -> str | None:
+    """Why a stored model must not serve any more, or None: rules may have come since it was stored."""
+    if catalog.reserves(model.model_id):
+        return "its id belongs to the catalog; download that model, or load this one under another id"
+    if model.task in OWNED_ONLY and model.backend in NOT_OWNED:
+        return f"backend {model.backend!r} may not serve {model.task}; load it on an owned engine"
+    return None
 
 
 def find_target(lanes: LaneTable, catalog: Catalog, model: str) -> Target | None:

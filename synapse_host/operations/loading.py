@@ -4,72 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Any
 
-from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr
+import anyio
+from pydantic import ConfigDict
 
 from synapse_host.downloads.download_jobs import JOB_KIND, DownloadJobs
 from synapse_host.errors import InvalidRequest
-from synapse_host.hookspecs import DType, Pooling, Task
 from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.load_request import LoadRequest
 from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.resolution import lane_of, refuse_reserved
-from synapse_host.operations.constraints import Milliseconds, Name, Params
+from synapse_host.operations.constraints import Name, Params
+from synapse_host.operations.load_fetching import LoadFetching
+from synapse_host.operations.load_manifest import LoadPlan, ModelLoadParams, load_plan
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 from synapse_host.operations.registry import Method, Reply, RequestContext
-from synapse_host.tokenization.text_prompts import TextPrompts
-
-PathText = Annotated[StrictStr, Field(min_length=1, max_length=4096)]
-
-
-class DetailedFile(Params):
-    """A file with the digest it must have."""
-
-    url: PathText
-    sha256: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")]
-
-
-FileSpec = PathText | DetailedFile
-
-
-class ModelFiles(Params):
-    """The files of a model, named relative to ``path``."""
-
-    model: FileSpec = "model.safetensors"
-    tokenizer: FileSpec = "tokenizer.json"
-    config: FileSpec = "config.json"
-    extra: list[FileSpec] = Field(default_factory=list)
-
-
-class Prompts(Params):
-    """What the model wants before a text."""
-
-    query: Annotated[StrictStr, Field(max_length=4096)] = ""
-    document: Annotated[StrictStr, Field(max_length=4096)] = ""
-
-
-class ModelLoadParams(Params):
-    """What to load and how to compute it."""
-
-    source: Literal["file", "hf", "url"]
-    path: PathText | None = None
-    files: ModelFiles = Field(default_factory=ModelFiles)
-    expected_digest: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    engine: Name
-    model_id: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] | None = None
-    task: Task = "embed"
-    pooling: Pooling = "mean"
-    normalize: StrictBool = True
-    max_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] | None = None
-    dtype: DType | None = None
-    quant: Annotated[StrictStr, Field(max_length=32)] = "none"
-    prompts: Prompts = Field(default_factory=Prompts)
-    request_key: Annotated[StrictStr, Field(max_length=256)] | None = None
-    deadline_ms: Milliseconds | None = None
-
 
 #: The status of a job, None for an id of another kind.
 FindJob = Callable[[str], Awaitable[dict[str, Any] | None]]
@@ -99,6 +52,7 @@ class LoadingService:
     registrar: ModelRegistrar
     jobs: ManagementJobs
     downloads: DownloadJobs
+    fetching: LoadFetching
     module_generation: int
     #: Where the status of jobs of other kinds is found; each answers None for an id it does not know.
     other_jobs: Sequence[FindJob] = ()
@@ -119,21 +73,32 @@ class LoadingService:
                 params.model_id,
                 "download it with models.download, or use another model_id",
             )
-        request = _load_request(params)
+        plan = load_plan(params)
         content = params.model_dump(mode="json", exclude={"request_key", "deadline_ms"})
 
         async def run(job: ManagementJob) -> None:
-            await self._run(job, request)
+            await self._run(job, plan)
 
         job = self.jobs.submit(params.request_key, content, run, first_state="resolving", failed_state="failed")
         return self._answer(job.to_wire())
 
-    async def _run(self, job: ManagementJob, request: LoadRequest) -> None:
+    async def _run(self, job: ManagementJob, plan: LoadPlan) -> None:
         def enter(state: str, **facts: str) -> None:
             job.state = state
+            job.facts.pop("bytes_done", None)
             job.facts.update(facts)
 
-        await self.registrar.register(request, enter)
+        async def bring(request: LoadRequest) -> LoadRequest:
+            enter("downloading")
+            return await self.fetching.bring(plan, partial(job.facts.__setitem__, "bytes_done"))
+
+        try:
+            await self.registrar.register(plan.request, enter, bring if plan.fetched else None)
+        except BaseException:
+            if plan.fetched and self.lanes.find(plan.request.model_id or "") is None:
+                with anyio.CancelScope(shield=True):
+                    await self.fetching.give_up(plan)
+            raise
         enter("ready")
 
     async def status(self, params: ModelStatusParams, context: RequestContext) -> Reply:
@@ -183,48 +148,3 @@ def _lane_status(lane: Lane) -> dict[str, Any]:
         "engine": model.engine.engine,
         "task": model.task,
     }
-
-
-def _load_request(params: ModelLoadParams) -> LoadRequest:
-    if params.source != "file":
-        raise InvalidRequest(
-            f"source {params.source!r} is not served by this version; download the files and use source 'file'",
-            details={"source": params.source},
-        )
-    if params.path is None:
-        raise InvalidRequest(
-            "source 'file' needs path, the directory of the model's files", details={"parameter": "path"}
-        )
-    if params.files.extra:
-        raise InvalidRequest(
-            f"files.extra holds {len(params.files.extra)} file(s) and engine {params.engine!r} takes none",
-            details={"parameter": "files.extra"},
-        )
-    model, model_digest = _name_and_digest(params.files.model)
-    tokenizer, tokenizer_digest = _name_and_digest(params.files.tokenizer)
-    config, config_digest = _name_and_digest(params.files.config)
-    return LoadRequest(
-        directory=params.path,
-        model=(model, model_digest or params.expected_digest),
-        tokenizer=(tokenizer, tokenizer_digest),
-        config=(config, config_digest),
-        engine=params.engine,
-        model_id=params.model_id,
-        task=params.task,
-        pooling=params.pooling,
-        normalize=params.normalize,
-        max_tokens=params.max_tokens,
-        dtype=params.dtype,
-        quant=params.quant,
-        prompts=TextPrompts(params.prompts.query, params.prompts.document),
-    )
-
-
-def _name_and_digest(spec: FileSpec) -> tuple[str, str | None]:
-    name, digest = (spec.url, spec.sha256) if isinstance(spec, DetailedFile) else (spec, None)
-    if "://" in name:
-        raise InvalidRequest(
-            f"file {name!r} is an address and source 'file' takes names below path; download it there and name it",
-            details={"file": name},
-        )
-    return name, digest

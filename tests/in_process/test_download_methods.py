@@ -68,7 +68,7 @@ class Served:
         services = (
             DownloadingService(self.catalog, room, room.removal([]), lambda catalog_id: None),
             CachingService(room, lambda: running.clock_ms[0], 1),
-            LoadingService(LaneTable(), HIDDEN, HIDDEN, loads, room.jobs, 1),
+            LoadingService(LaneTable(), HIDDEN, HIDDEN, loads, room.jobs, HIDDEN, 1),
         )
         self._registry = Registry(method for service in services for method in service.methods())
 

@@ -1,0 +1,132 @@
+"""What model.load fetches and what it refuses before anything is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from synapse_host.errors import InvalidRequest
+from synapse_host.operations.load_manifest import LoadPlan, ModelLoadParams, load_plan
+
+SHA, OTHER, THIRD = "a" * 64, "b" * 64, "c" * 64
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def file(name: str, sha: str = SHA) -> dict[str, str]:
+    return {"url": name, "sha256": sha}
+
+
+def plan(**given: Any) -> LoadPlan:
+    return load_plan(ModelLoadParams.model_validate({"engine": "cpu", **given}))
+
+
+HUB: dict[str, Any] = {
+    "source": "hf",
+    "repo": "some/model",
+    "revision": COMMIT,
+    "files": {"model": file("model.safetensors"), "tokenizer": file("tokenizer.json", OTHER)},
+}
+
+
+def test_files_of_a_hub_are_below_its_repository_and_commit() -> None:
+    made = plan(**HUB)
+    base = f"some/model/resolve/{COMMIT}"
+    assert [(each.role, each.name, each.sha256, each.source) for each in made.fetched] == [
+        ("model", "model.safetensors", SHA, f"{base}/model.safetensors"),
+        ("tokenizer", "tokenizer.json", OTHER, f"{base}/tokenizer.json"),
+    ]
+    assert made.request.model_id == f"model-{SHA[:8]}"
+
+
+def test_the_digest_of_the_model_may_stand_beside_it() -> None:
+    files = {"tokenizer": file("tokenizer.json", OTHER), "config": file("config.json", THIRD)}
+    made = plan(**{**HUB, "files": files, "expected_digest": SHA})
+    assert [each.sha256 for each in made.fetched] == [SHA, OTHER, THIRD]
+
+
+def test_more_files_come_along() -> None:
+    files = {**HUB["files"], "extra": [file("model-00002-of-00002.safetensors", THIRD)]}
+    assert plan(**{**HUB, "files": files}).fetched[-1].name == "model-00002-of-00002.safetensors"
+
+
+def test_addresses_are_taken_whole_or_below_a_base() -> None:
+    files = {"model": file("https://a.example/x/m.gguf?download=true"), "tokenizer": file("t.json", OTHER)}
+    made = plan(source="url", url="https://b.example/dir/", files=files)
+    assert [(each.name, each.source) for each in made.fetched] == [
+        ("m.gguf", "https://a.example/x/m.gguf?download=true"),
+        ("t.json", "https://b.example/dir/t.json"),
+    ]
+    assert made.request.model_id == f"m-{SHA[:8]}"
+
+
+def test_a_local_directory_is_read_where_it_is_and_may_lack_a_file() -> None:
+    made = plan(source="file", path="/models/mine")
+    assert (made.fetched, made.request.directory, made.request.model_id) == ((), "/models/mine", None)
+    mixed = plan(
+        source="file", path="/models/mine", files={"tokenizer": file("https://a.example/tokenizer.json", OTHER)}
+    )
+    assert [each.source for each in mixed.fetched] == ["https://a.example/tokenizer.json"]
+
+
+NO_DIGEST = {"model": "model.safetensors", "tokenizer": file("tokenizer.json", OTHER)}
+REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
+    "no path": ({"source": "file"}, "needs path", {"parameter": "path"}),
+    "no repository": ({**HUB, "repo": None}, "owner/name", {"parameter": "repo"}),
+    "repository with a path": ({**HUB, "repo": "a/b/../c"}, "owner/name", {"parameter": "repo"}),
+    "no revision": ({**HUB, "revision": None}, "40 hex digits", {"parameter": "revision"}),
+    "branch": ({**HUB, "revision": "main"}, "40 hex digits", {"parameter": "revision"}),
+    "short commit": ({**HUB, "revision": COMMIT[:12]}, "40 hex digits", {"parameter": "revision"}),
+    "hub file without a digest": ({**HUB, "files": NO_DIGEST}, "no digest", {"file": "model.safetensors"}),
+    "default tokenizer without a digest": (
+        {**HUB, "files": {"model": file("model.safetensors")}}, "no digest", {"file": "tokenizer.json"},
+    ),
+    "address without a digest": (
+        {"source": "file", "path": "/m", "files": {"tokenizer": "https://a.example/t.json"}},
+        "no digest",
+        {"file": "https://a.example/t.json"},
+    ),
+    "branch in an address": (
+        {"source": "file", "path": "/m", "files": {"tokenizer": file("https://a.example/a/b/resolve/main/t.json")}},
+        "names a branch",
+        {"file": "https://a.example/a/b/resolve/main/t.json"},
+    ),
+    "branch in a hub's address": (
+        {**HUB, "files": {**HUB["files"], "config": file("https://a.example/a/b/resolve/main/c.json")}},
+        "names a branch",
+        {"file": "https://a.example/a/b/resolve/main/c.json"},
+    ),
+    "upwards": (
+        {**HUB, "files": {**HUB["files"], "config": file("../config.json")}},
+        "no name below",
+        {"file": "../config.json"},
+    ),
+    "absolute": (
+        {**HUB, "files": {**HUB["files"], "config": file("/etc/passwd")}}, "no name below", {"file": "/etc/passwd"},
+    ),
+    "another scheme": (
+        {"source": "url", "files": {"model": file("ftp://a.example/m")}}, "neither a name nor", {"file": "ftp://a.example/m"},
+    ),
+    "base of another scheme": ({**HUB, "source": "url", "url": "file:///m"}, "no http(s)", {"parameter": "url"}),
+    "name without a base": ({**HUB, "source": "url"}, "no url it is below", {"file": "model.safetensors"}),
+    "one name for two files": (
+        {**HUB, "files": {**HUB["files"], "config": file("tokenizer.json", THIRD)}},
+        "named twice",
+        {"file": "tokenizer.json"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_what_is_not_pinned_or_misleads_is_refused(fault: str) -> None:
+    given, said, details = REFUSED[fault]
+    with pytest.raises(InvalidRequest) as refused:
+        plan(**given)
+    assert said in refused.value.message
+    assert refused.value.details == details
+
+
+def test_unknown_members_are_malformed() -> None:
+    with pytest.raises(ValidationError):
+        ModelLoadParams.model_validate({**HUB, "engine": "cpu", "branch": "main"})
