@@ -6,7 +6,7 @@ costs anything per number. The digest of the embedded text is kept only where it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,25 +87,42 @@ class Excerpt:
     def take(self, vectors: bytes, columns_json: bytes, first: int) -> int | None:
         """Add rows of a page from ``first`` on; the row to go on with, None when the page is used up."""
         columns = orjson.loads(columns_json)
-        ids, tokens, cut = columns["ids"], columns["tokens"], columns["cut"]
+        ids, tokens = columns["ids"], columns["tokens"]
         end = self._fitting(ids, tokens, first)
-        for at in range(first, end):
-            digest = columns["submitted_sha256"][at]
-            content = cut.get(str(at), digest) if cut else digest
-            self.vectors.append({"id": ids[at], "content_sha256": content, "submitted_sha256": digest})
-            self.real_token_counts.append(tokens[at])
-            submitted = columns["submitted_tokens"][at]
-            self.truncation_disclosures.append(
-                {"submitted_tokens": submitted, "effective_tokens": tokens[at], "truncated": str(at) in cut}
-            )
+        taken = slice(first, end)
+        digests, submitted = columns["submitted_sha256"][taken], columns["submitted_tokens"][taken]
+        cut = {int(at) - first: content for at, content in columns["cut"].items()}
+        self.real_token_counts += tokens[taken]
+        self.vectors += [
+            {"id": item, "content_sha256": digest, "submitted_sha256": digest}
+            for item, digest in zip(ids[taken], digests, strict=True)
+        ]
+        self.truncation_disclosures += [
+            {"submitted_tokens": whole, "effective_tokens": kept, "truncated": False}
+            for whole, kept in zip(submitted, tokens[taken], strict=True)
+        ]
+        self._disclose(cut, end - first)
         width = self.dims * FLOAT_BYTES
         self.data += memoryview(vectors)[first * width : end * width]
         return end if end < len(ids) else None
 
+    def _disclose(self, cut: Mapping[int, str], rows: int) -> None:
+        """Say of the rows just added which were cut, and the digest of what was embedded of them."""
+        base = len(self.vectors) - rows
+        for at, content in cut.items():
+            if 0 <= at < rows:
+                self.vectors[base + at]["content_sha256"] = content
+                self.truncation_disclosures[base + at]["truncated"] = True
+
     def _fitting(self, ids: Sequence[str], tokens: Sequence[int], first: int) -> int:
         """The end of the rows that fit, and their bytes off the room; the very first row of all fits anyhow."""
+        fixed = self.dims * FLOAT_BYTES + ROW_OVERHEAD_BYTES
+        whole = sum(map(len, ids[first:])) + sum(tokens[first:]) + fixed * (len(ids) - first)
+        if whole <= self.room:
+            self.room -= whole
+            return len(ids)
         for at in range(first, len(ids)):
-            size = row_bytes(self.dims, ids[at], tokens[at])
+            size = fixed + len(ids[at]) + tokens[at]
             if size > self.room and (self.vectors or at > first):
                 self.room = 0
                 return at

@@ -104,10 +104,15 @@ async def job_bench(
     lengths: ClockLengths | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     most_open: int = 4096,
+    on_open: Callable[[Store], None] = lambda store: None,
 ) -> AsyncIterator[JobBench]:
-    """A bench on the store at ``path``, as the host of ``generation``: what earlier ones left open is ended first."""
+    """A bench on the store at ``path``, as the host of ``generation``: what earlier ones left open is ended first.
+
+    ``on_open`` is given the open store before that.
+    """
     store = Store.open(path)
     try:
+        on_open(store)
         ledger = JobLedger(
             store, JobCounters(), module_generation=generation, now_ms=now_ms, lengths=lengths, most_open=most_open
         )
