@@ -56,7 +56,7 @@ class DownloadJobs:
             StoreFailure: the store or the cache cannot be read or written.
 
         """
-        key = (request_key or "").strip() or f"{JOB_KIND}:{manifest.catalog_id}:{manifest.manifest_digest}"
+        key = _key(request_key, manifest)
         complete = await anyio.to_thread.run_sync(self._is_complete, manifest)
         # From here on a caller that goes away must not leave a job that nobody carries out.
         with anyio.CancelScope(shield=True):
@@ -89,10 +89,7 @@ class DownloadJobs:
         """The flat status of a job; raises what ``cancel`` raises."""
         found = await self.find(job_id)
         if found is None:
-            raise InvalidRequest(
-                f"no download job {job_id[:80]!r}; it is unknown or expired after it ended",
-                details={"job_id": job_id[:256]},
-            )
+            raise _unknown(job_id)
         return found
 
     async def find(self, job_id: str) -> dict[str, Any] | None:
@@ -188,6 +185,17 @@ class DownloadJobs:
 
     def _expired_ms(self) -> int:
         return self._rules.now_ms() - self._rules.retention_ms
+
+
+def _key(given: str | None, manifest: Manifest) -> str:
+    """The request key; a blank one is none."""
+    return (given or "").strip() or f"{JOB_KIND}:{manifest.catalog_id}:{manifest.manifest_digest}"
+
+
+def _unknown(job_id: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"no download job {job_id[:80]!r}; it is unknown or expired after it ended", details={"job_id": job_id[:256]}
+    )
 
 
 def _status_of(row: DownloadRow) -> dict[str, Any]:

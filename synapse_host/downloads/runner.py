@@ -110,14 +110,18 @@ class Runner:
         """The files whose content is not here and whole, each content once; the rest is pinned by the job."""
         missing = []
         for wanted in {wanted.sha256: wanted for wanted in job.manifest.files}.values():
-            if await anyio.to_thread.run_sync(pin_present, self.cache, job.job_id, wanted):
-                try:
-                    await self.verifier.require(wanted.name, wanted.sha256, wanted.size)
-                    continue
-                except ArtifactInvalid as damaged:
-                    _log.warning("%s; fetching it again", damaged.message)
-            missing.append(wanted)
+            present = await anyio.to_thread.run_sync(pin_present, self.cache, job.job_id, wanted)
+            if not present or not await self._is_whole(wanted):
+                missing.append(wanted)
         return missing
+
+    async def _is_whole(self, wanted: WantedFile) -> bool:
+        try:
+            await self.verifier.require(wanted.name, wanted.sha256, wanted.size)
+        except ArtifactInvalid as damaged:
+            _log.warning("%s; fetching it again", damaged.message)
+            return False
+        return True
 
     async def _publish(self, job: DownloadJob) -> None:
         manifest = job.manifest

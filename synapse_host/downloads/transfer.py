@@ -247,9 +247,12 @@ class Transfer:
         self._received += added
         if added:
             self._last_byte = self._rules.clock()
+        self._refuse_longer()
+        self._on_bytes(self._received)
+
+    def _refuse_longer(self) -> None:
         if self._wanted.size is not None and self._received > self._wanted.size:
             raise self._invalid(None, self._received)
-        self._on_bytes(self._received)
 
     def _require_size(self, told: int | None) -> None:
         if None not in (told, self._wanted.size) and told != self._wanted.size:

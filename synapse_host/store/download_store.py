@@ -100,14 +100,11 @@ class DownloadStore:
 def _begin(session: Session, fresh: DownloadRow, key: DownloadKeyRow, complete: bool, expired_ms: int) -> DownloadRow:
     _forget_expired(session, expired_ms)
     bound = session.get(DownloadKeyRow, key.request_key)
-    if bound is not None and bound.request_digest != key.request_digest:
-        raise IdempotencyConflict(
-            f"request_key {key.request_key!r} is bound to another download, job {bound.job_id!r}; use a new key",
-            details={"request_key": key.request_key, "job_id": bound.job_id},
-        )
-    before = session.get(DownloadRow, bound.job_id) if bound is not None else None
-    if before is not None and before.state == "committed" and complete:
-        return before
+    if bound is not None:
+        _refuse_other_content(bound, key)
+        before = session.get_one(DownloadRow, bound.job_id)
+        if _answers(before, complete):
+            return before
     row = _open_of(session, fresh.catalog_id, fresh.manifest_digest)
     if row is None:
         session.add(fresh)
@@ -115,6 +112,19 @@ def _begin(session: Session, fresh: DownloadRow, key: DownloadKeyRow, complete: 
         row = fresh
     session.merge(DownloadKeyRow(request_key=key.request_key, request_digest=key.request_digest, job_id=row.job_id))
     return row
+
+
+def _refuse_other_content(bound: DownloadKeyRow, key: DownloadKeyRow) -> None:
+    if bound.request_digest != key.request_digest:
+        raise IdempotencyConflict(
+            f"request_key {key.request_key!r} is bound to another download, job {bound.job_id!r}; use a new key",
+            details={"request_key": key.request_key, "job_id": bound.job_id},
+        )
+
+
+def _answers(job: DownloadRow, complete: bool) -> bool:
+    """Whether the job a key is bound to answers it again, rather than another one."""
+    return job.state == "committed" and complete
 
 
 def _open_of(session: Session, catalog_id: str, manifest_digest: str) -> DownloadRow | None:

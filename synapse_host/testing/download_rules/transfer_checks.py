@@ -1,0 +1,161 @@
+"""Checks of single transfers against a real server: size, digest, resuming, silence, waiting, who sees the token."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import anyio
+
+from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.downloads.fetcher import Fetcher
+from synapse_host.downloads.manifest import WantedFile
+from synapse_host.downloads.single_files import is_pinned_address
+from synapse_host.downloads.sources import Sources
+from synapse_host.testing.download_rules.registered import check, refusal
+from synapse_host.testing.file_server import FileServer, Plan
+
+BODY = os.urandom(300_000)
+SHA = hashlib.sha256(BODY).hexdigest()
+PATH = "/model.bin"
+_DEADLINE_S = 20
+
+
+class _Fetch:
+    """One fetch with its waits told."""
+
+    def __init__(self, folder: Path, endpoint: str, mirror: str | None = None, *, size: int | None = len(BODY)) -> None:
+        self.waits: list[float] = []
+        self.cache = BlobCache.open(folder / "models", "host")
+        self._fetcher = Fetcher(
+            self.cache, Sources(endpoint, mirror, "hf_token"), idle_s=1.0, pause=self._pause, clock=anyio.current_time
+        )
+        self._wanted = WantedFile("model", "model.bin", SHA, size, PATH)
+
+    async def _pause(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    async def run(self) -> bool:
+        """Whether the file is here, whole."""
+        try:
+            with anyio.fail_after(_DEADLINE_S):
+                await self._fetcher.fetch(self._wanted, owner="host", on_bytes=lambda count: None)
+        finally:
+            self._fetcher.close()
+        return self.cache.path(SHA).read_bytes() == BODY
+
+    async def details(self) -> tuple[str, dict[str, object] | None]:
+        """Code and details of the refusal; nothing may be left."""
+        refused = await refusal(self.run())
+        assert self.cache.layout.digests() == []
+        return refused.code, refused.details
+
+
+def _invalid(sha256: str | None, size: int) -> tuple[str, dict[str, object]]:
+    return "artifact_invalid", {
+        "file": "model.bin",
+        "expected_sha256": SHA,
+        "actual_sha256": sha256,
+        "expected_size": len(BODY),
+        "actual_size": size,
+        "recovery_op": "models.download",
+    }
+
+
+def _failed(reason: str, status: int | None = None) -> tuple[str, dict[str, object]]:
+    return "download_failed", {"file": "model.bin", "reason": reason, "http_status": status}
+
+
+@check("told_size")
+async def a_server_that_tells_another_size(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, Plan(length=len(BODY) + 7))
+        assert await _Fetch(folder, server.url).details() == _invalid(None, len(BODY) + 7)
+
+
+@check("received_size")
+async def a_body_that_is_longer(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, Plan(body=BODY + b"x" * 400_000, chunked=True))
+        code, details = await _Fetch(folder, server.url).details()
+        assert details is not None
+        assert (code, details["actual_sha256"]) == ("artifact_invalid", None)
+
+
+@check("digest")
+async def a_body_of_the_right_size_that_is_another(folder: Path) -> None:
+    other = bytes(reversed(BODY))
+    with FileServer({PATH: other}) as server:
+        found = await _Fetch(folder, server.url).details()
+        assert found == _invalid(hashlib.sha256(other).hexdigest(), len(other))
+
+
+@check("resumed")
+async def a_cut_goes_on_where_it_was(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, Plan(cut_after=100_000))
+        assert await _Fetch(folder, server.url).run()
+        assert [seen.headers.get("range") for seen in server.seen] == [None, "bytes=100000-"]
+
+
+@check("begun_anew")
+async def a_range_of_another_place_is_not_appended(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, Plan(cut_after=100_000), Plan(shifted=True))
+        assert await _Fetch(folder, server.url).run()
+
+
+@check("silence")
+async def a_server_that_goes_silent(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, Plan(stall_after=100_000))
+        assert await _Fetch(folder, server.url).details() == _failed("network")
+
+
+@check("retry_after")
+async def a_server_that_names_a_wait(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, Plan(503, {"Retry-After": "0"}))
+        fetching = _Fetch(folder, server.url)
+        assert await fetching.run()
+        assert fetching.waits == [0.0]
+
+
+@check("given_up")
+async def a_server_that_stays_in_trouble(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, *[Plan(503, {"Retry-After": "0"})] * 5)
+        assert await _Fetch(folder, server.url).details() == _failed("http_status", 503)
+
+
+@check("refusal_final")
+async def a_server_that_refuses(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, Plan(403))
+        assert await _Fetch(folder, server.url).details() == _failed("http_status", 403)
+
+
+@check("mirror_first")
+async def a_mirror_is_asked_first(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server, FileServer({PATH: BODY}) as mirror:
+        assert await _Fetch(folder, server.url, mirror.url).run()
+        assert (len(server.seen), len(mirror.seen)) == (0, 1)
+
+
+@check("token_at_home")
+async def the_token_stays_with_the_endpoint(folder: Path) -> None:
+    with FileServer() as server, FileServer({"/elsewhere": BODY}) as network:
+        server.plan(PATH, Plan(302, {"Location": f"{network.url}/elsewhere"}))
+        assert await _Fetch(folder, server.url).run()
+        assert server.seen[0].headers.get("authorization") == "Bearer hf_token"
+        assert "authorization" not in network.seen[0].headers
+
+
+@check("address_pinned")
+async def an_address_without_a_digest(folder: Path) -> None:
+    async def asked() -> bool:
+        return is_pinned_address("https://hub.example/model.bin", None)
+
+    refused = await refusal(asked())
+    assert (refused.code, refused.details) == ("invalid_request", {"source_url": "https://hub.example/model.bin"})

@@ -1,0 +1,33 @@
+"""The page of download rules against the checks and the switches."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from synapse_host.errors import STABLE_ERRORS
+from synapse_host.testing.catalog_rules.switches import place_of
+from synapse_host.testing.download_rules.rule_table import CHECKS, SWITCHES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "download-rules.md").read_text("utf-8")
+ROWS = [re.split(r" \| ", line.strip("| ")) for line in PAGE.splitlines() if line.startswith("| `")]
+
+
+def test_every_download_rule_has_a_row_in_order_and_no_other_has_one() -> None:
+    assert [row[0].strip("`") for row in ROWS] == list(SWITCHES)
+
+
+def test_a_row_names_exactly_the_checks_of_its_download_rule() -> None:
+    named = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[-1])) for row in ROWS}
+    shown = {rule: {check.name for check in CHECKS.values() if rule in check.rules} for rule in SWITCHES}
+    assert named == shown
+
+
+def test_the_codes_of_the_download_rules_are_stable() -> None:
+    assert {code for row in ROWS for code in re.findall(r"`(\w+)`", row[2])} <= set(STABLE_ERRORS)
+
+
+def test_every_switch_of_a_download_rule_finds_its_place() -> None:
+    for rule, switch in SWITCHES.items():
+        owner, name = place_of(switch.target)
+        assert hasattr(owner, name), rule
