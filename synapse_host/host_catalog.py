@@ -86,7 +86,7 @@ class HostCatalog:
             open_download=lambda entry: downloads.jobs.open_job(entry.id, entry.manifest_digest),
         )
         self.checks = SelfChecks(
-            self.catalog,
+            self.standing,
             lambda: self._fixtures,
             os_build=os_build,
             save=save_check,

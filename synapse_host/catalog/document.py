@@ -62,10 +62,11 @@ class _Engine(_Part):
     build_flags: dict[str, str]
     kernel_revision: _Text | None
     manifest_digest: _Sha256 | None
+    unpinned_flags: list[str] = Field(default_factory=list)
 
     def value(self) -> CatalogEngine:
         identity = EngineIdentity(self.engine, self.version, self.build_flags)
-        return CatalogEngine(identity, self.kernel_revision, self.manifest_digest)
+        return CatalogEngine(identity, self.kernel_revision, self.manifest_digest, tuple(self.unpinned_flags))
 
 
 class _Backend(_Part):

@@ -42,11 +42,16 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEngine:
-    """What the document expects the engine of a backend to be; never asked of the plugin that is checked against it."""
+    """What the document expects the engine of a backend to be; never asked of the plugin that is checked against it.
+
+    ``unpinned_flags`` are build flags that say what the engine runs on, a driver or a library: no pin covers them, and
+    a lane checks its numbers anew when one changes.
+    """
 
     identity: EngineIdentity
     kernel_revision: str | None
     manifest_digest: str | None
+    unpinned_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from synapse_host.catalog.runnable import BackendWatch
 from synapse_host.downloads.installs import Install, Installs
 from synapse_host.downloads.manifest import Manifest, WantedFile
 from synapse_host.errors import InvalidRequest, UnknownModel
+from synapse_host.identity.numeric_profile import EngineIdentity
 
 InstallState = Literal["not_installed", "installed", "stale"]
 
@@ -33,6 +34,16 @@ class CatalogStanding:
     def seen(self, entry: CatalogEntry) -> list[EntryBackend]:
         """The same without looking; empty before the first look."""
         return entry_backends(entry, self._watch.seen) if self._watch.seen is not None else []
+
+    def engine(self, entry: CatalogEntry, backend: str) -> EngineIdentity:
+        """The engine that runs a declared row here, with all its flags; as the document has it before it was seen."""
+        one = next((one for one in self.seen(entry) if one.row.backend == backend), None)
+        if one is not None and one.description is not None:
+            told = one.description
+            return EngineIdentity(told.engine, told.engine_version, told.build_flags)
+        row = entry.row(backend)
+        assert row is not None, f"{entry.id} declares no backend {backend!r}"
+        return row.engine.identity
 
     async def look(self) -> None:
         """See which backends run, unless that was seen."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
-from synapse_host.catalog.entries import Catalog, CatalogEntry
+from synapse_host.catalog.entries import CatalogEntry
+from synapse_host.catalog.standing import CatalogStanding
 from synapse_host.certification.self_check import (
     SelfCheckKey,
     SelfCheckRow,
@@ -43,7 +44,7 @@ class SelfChecks:
 
     def __init__(
         self,
-        catalog: Catalog,
+        standing: CatalogStanding,
         fixtures: Callable[[], Mapping[str, Fixture]],
         *,
         os_build: str,
@@ -52,7 +53,7 @@ class SelfChecks:
         now_ms: Callable[[], int],
         ceiling_ms: float = CEILING_MS,
     ) -> None:
-        self._catalog = catalog
+        self._standing = standing
         self._fixtures = fixtures
         self._os_build = os_build
         self._save = save
@@ -166,13 +167,13 @@ class SelfChecks:
             manifest_digest=entry.manifest_digest,
             backend=backend,
             fingerprint=row.fingerprint,
-            engine=row.engine.identity,
+            engine=self._standing.engine(entry, backend),
             os_build=self._os_build,
             fixture_revision=entry.fixture_revision,
         )
 
     def _entry(self, lane: Lane) -> CatalogEntry:
-        entry = self._catalog.entry(lane.model.catalog_id or "")
+        entry = self._standing.catalog.entry(lane.model.catalog_id or "")
         assert entry is not None, f"{lane.model.model_id} is no lane of the catalog"
         return entry
 

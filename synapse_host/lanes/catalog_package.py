@@ -6,7 +6,7 @@ installed now in the place of the one the document expects. Both must be the pin
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -107,7 +107,7 @@ class CatalogPackage:
 
     def _require_pin(self) -> None:
         row, described = self.backend.row, self.backend.description
-        installed = row if described is None else replace(row, engine=_engine_of(described))
+        installed = row if described is None else replace(row, engine=_engine_of(described, row.engine.unpinned_flags))
         for actual in (computed_pin(self.entry, row), computed_pin(self.entry, installed)):
             if actual != row.fingerprint:
                 raise self._other_pin(actual)
@@ -207,8 +207,9 @@ def open_tokenizer(data: bytes, model: RegisteredModel) -> LaneTokenizer:
     return ModelTokenizer.from_json(data, prompts=model.prompts, **limits)
 
 
-def _engine_of(described: BackendDescription) -> CatalogEngine:
-    identity = EngineIdentity(described.engine, described.engine_version, described.build_flags)
+def _engine_of(described: BackendDescription, unpinned: Collection[str]) -> CatalogEngine:
+    flags = {name: value for name, value in described.build_flags.items() if name not in unpinned}
+    identity = EngineIdentity(described.engine, described.engine_version, flags)
     return CatalogEngine(identity, described.kernel_revision, described.manifest_digest)
 
 

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "catalog_pins.py"
 #: Members of an entry or a row that say nothing about the numbers.
 NO_IDENTITY = {
     "name", "description", "default_for_task", "upstream", "self_check", "shipped", "attention_units",
-    "rerank_abs_tolerance", "fingerprint", "path", "backends", "manifest_digest",
+    "rerank_abs_tolerance", "fingerprint", "path", "backends", "manifest_digest", "unpinned_flags",
 }  # fmt: skip
 
 

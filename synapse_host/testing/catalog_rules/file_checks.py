@@ -51,6 +51,20 @@ async def an_engine_that_is_not_the_one_pinned(stage: Stage) -> None:
             )
 
 
+@check("unpinned_flags", "no_probe", "self_check")
+async def a_flag_that_no_pin_covers(stage: Stage) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        tiny = stage.changed(folder)
+        tiny.change_engine("reference", {"build_flags": {}, "unpinned_flags": ["bucket_policy"]})
+        async with stage.scene(OTHER, tiny=tiny) as scene:
+            answer = await scene.embed(OTHER_LANE)
+            assert answer["fingerprint"] == scene.pin(OTHER_LANE) != stage_pin(stage)
+            row = scene.host.catalog.checks.row(await scene.lane(OTHER_LANE))
+            # The check was made for this very flag: another one is checked anew.
+            assert row.state == "passed"
+            assert "bucket_policy" in row.key.engine.build_flags
+
+
 @check("file_here", "damage_reported", "installed", "install_whole", "install_state", "no_probe")
 async def a_file_that_is_missing(stage: Stage) -> None:
     async with stage.scene(EMBED, OTHER) as scene:
@@ -90,7 +104,7 @@ async def weights_of_zeros_are_found_by_the_worker(stage: Stage) -> None:
         await set_aside(scene)
 
 
-@check("files_held")
+@check("files_held", "file_here")
 async def files_are_held_while_the_lane_is_loaded(stage: Stage) -> None:
     async with stage.scene(OTHER) as scene:
         lane = await scene.lane(OTHER_LANE)

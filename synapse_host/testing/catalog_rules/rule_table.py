@@ -110,6 +110,9 @@ SWITCHES: Mapping[str, Switch] = {
     ),
     "switched_on": Switch(_HOST + "catalog.entries:Catalog.with_backends", _nothing_switched_on),
     "pin": Switch(_HOST + "lanes.catalog_package:CatalogPackage._require_pin", nothing),
+    "unpinned_flags": Switch(
+        _HOST + "lanes.catalog_package:_engine_of", lambda original: lambda described, unpinned: original(described, ())
+    ),
     "file_here": Switch(_HOST + "lanes.catalog_package:CatalogPackage._held", _held_by_nobody),
     "file_digest": Switch(_HOST + "lanes.catalog_package:read_verified", _unverified),
     "load_explained": Switch(_HOST + "lanes.catalog_package:CatalogPackage.load_error", _plain_load_error),
