@@ -129,7 +129,9 @@ class DeviceTurns:
             return
         self._advancing = True
         try:
-            while len(self._running) < self._most and (turn := self._queue.take(now)) is not None:
+            while self._queue and len(self._running) < self._most:
+                turn = self._queue.take(now)
+                assert turn is not None
                 self._book(turn, -1)
                 turn.began_at = now
                 self._running.add(turn)

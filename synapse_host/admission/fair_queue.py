@@ -35,13 +35,14 @@ class FairQueue:
         self._job_went_last = False
         self._bulk_running = 0
         self._bulk_ended_at = float("-inf")
+        self._length = 0
         #: Whether the last turn of interactive or bulk was bulk's.
         self.bulk_went_last = False
         #: Interactive turns taken while bulk waited, since the last bulk turn.
         self.passed_over = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._length
 
     def depth(self, work_class: WorkClass) -> int:
         """How many of a class wait."""
@@ -55,6 +56,7 @@ class FairQueue:
     def put(self, turn: Turn, now: float) -> None:
         """Let ``turn`` wait from ``now`` on."""
         turn.asked_at = now
+        self._length += 1
         line = self._waiting[turn.work_class]
         if turn.continues and turn.work_class is WorkClass.BULK:
             line.appendleft(turn)
@@ -67,6 +69,7 @@ class FairQueue:
         if turn not in line:
             return False
         line.remove(turn)
+        self._length -= 1
         return True
 
     def take(self, now: float) -> Turn | None:
@@ -81,6 +84,7 @@ class FairQueue:
             self.passed_over, self.bulk_went_last = 0, True
             self._job_went_last = work_class is WorkClass.JOB
             self._bulk_running += 1
+        self._length -= 1
         return self._waiting[work_class].popleft()
 
     def ended(self, work_class: WorkClass, now: float) -> None:
@@ -109,5 +113,6 @@ class FairQueue:
 
     def _bulk_head(self) -> Turn | None:
         requests, jobs = self._waiting[WorkClass.BULK], self._waiting[WorkClass.JOB]
-        first = (requests, jobs) if self._job_went_last else (jobs, requests)
-        return next((line[0] for line in first if line), None)
+        if requests and (self._job_went_last or not jobs):
+            return requests[0]
+        return jobs[0] if jobs else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from synapse_host.admission.admission import Refused, decide_bytes, decide_time
 from synapse_host.admission.device_turns import DeviceTurns
-from synapse_host.admission.prediction import Prediction, Work
+from synapse_host.admission.prediction import FREE, Prediction, Work
 from synapse_host.errors import DeadlineExceeded, InvalidRequest, QueueFull, SynapseError
 
 #: Suggested wait after a refusal for bytes: about one bulk group on a CPU lane.
@@ -92,9 +92,10 @@ class Gate:
             DeadlineExceeded: it would start or finish too late.
 
         """
-        decision = decide_time(
-            work, device.load(), max_queue_ms=budget.max_queue_ms, remaining_ms=budget.remaining_ms(self._clock())
-        )
+        # A query that finds its device free is the common case, and the one that must not be held up.
+        load = FREE if device.free and len(work.group_ms) == 1 else device.load()
+        remaining_ms = budget.remaining_ms(self._clock())
+        decision = decide_time(work, load, max_queue_ms=budget.max_queue_ms, remaining_ms=remaining_ms)
         if isinstance(decision, Refused):
             raise _time_refusal(decision, budget)
         return decision

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from synapse_host.admission.fair_queue import AGEING_S, INTERACTIVE_IN_A_ROW
 from synapse_host.admission.work_class import WorkClass
@@ -39,6 +40,11 @@ class DeviceLoad:
     job_ms: float = 0.0
 
 
+_NOTHING: Mapping[WorkClass, int] = MappingProxyType(dict.fromkeys(WorkClass, 0))
+#: A device that takes up whoever asks, for work of one group: nothing else about it matters then.
+FREE = DeviceLoad(permits=1, free=True, running_ms=(), groups=_NOTHING, waiting_ms=_NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a request wants computed: its class, and the estimate of each of its groups in the order they go."""
@@ -59,6 +65,8 @@ class Prediction:
 def predict(work: Work, load: DeviceLoad) -> Prediction:
     """When ``work`` would begin and end on a device under ``load``."""
     own = sum(work.group_ms)
+    if load.free and len(work.group_ms) == 1:
+        return Prediction(0.0, 0.0, own)
     between = HEADROOM * (len(work.group_ms) - 1) * _between(work.work_class, load) / load.permits
     if load.free:
         return Prediction(0.0, 0.0, own + between)
