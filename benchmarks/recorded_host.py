@@ -36,6 +36,11 @@ class RecordedHost:
         return list(read_record(data))
 
     @property
+    def socket(self) -> Path:
+        """Where other clients connect."""
+        return self._host.socket
+
+    @property
     def pid(self) -> int:
         """Process id of the host."""
         return self._host.process.pid

@@ -18,6 +18,7 @@ from benchmarks import (
     bulk,
     download,
     generation,
+    interactive_under_bulk,
     peers,
     single_query,
     start_up,
@@ -49,6 +50,9 @@ BENCHMARKS: dict[str, Callable[[Setting], Result]] = {
     "bulk": lambda setting: bulk.measure(setting.host(), setting.machine, BULK_PASSES),
     "peers": lambda setting: peers.measure(setting.host(), PEER_PASSES),
     "memory": lambda setting: worker_memory.measure(setting.host()),
+    "interactive": lambda setting: interactive_under_bulk.measure(
+        setting.host(), interactive_under_bulk.ITEMS, held=not setting.machine.busy
+    ),
     "generation": lambda setting: generation.measure(PROMPTS),
 }
 
