@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 
 from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.downloads import single_files
 from synapse_host.downloads.fetcher import Fetcher
 from synapse_host.downloads.manifest import WantedFile
-from synapse_host.downloads.single_files import is_pinned_address
 from synapse_host.downloads.sources import Sources
 from synapse_host.testing.download_rules.registered import check, refusal
 from synapse_host.testing.file_server import FileServer, Plan
@@ -155,7 +155,7 @@ async def the_token_stays_with_the_endpoint(folder: Path) -> None:
 @check("address_pinned")
 async def an_address_without_a_digest(folder: Path) -> None:
     async def asked() -> bool:
-        return is_pinned_address("https://hub.example/model.bin", None)
+        return single_files.is_pinned_address("https://hub.example/model.bin", None)
 
     refused = await refusal(asked())
     assert (refused.code, refused.details) == ("invalid_request", {"source_url": "https://hub.example/model.bin"})
