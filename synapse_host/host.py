@@ -249,7 +249,8 @@ class Host:
         self._tasks.start_soon(self._health.run, name="worker health")
 
     def preload(self, registry: Registry) -> None:
-        """Load what the settings name, from here on; a load that fails is said and stops nothing."""
+        """Give installed models their lanes and load what the settings name, from here on; neither stops the host."""
+        self._jobs.start_soon(self.catalog.shelf.fill, name="lanes of the catalog")
         self._jobs.start_soon(preload, registry, self.settings.preload.models, name="preloads")
 
     async def close(self) -> None:

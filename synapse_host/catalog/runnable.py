@@ -20,7 +20,9 @@ from synapse_host.backends.known import KNOWN_BACKENDS, current_platform
 from synapse_host.hookspecs import BackendSettings
 
 #: Seconds after which what did not run is worth another look.
-STALE_S = 5.0
+STALE_S = 30.0
+#: What no installation changes.
+_FINAL = "not_supported_on_platform"
 
 Look = Callable[[Collection[str], bool], Awaitable[Mapping[str, BackendRow]]]
 
@@ -49,13 +51,18 @@ class BackendWatch:
     async def refreshed(self) -> Mapping[str, BackendRow]:
         """What was seen, after another look where one may show more."""
         rows = await self.rows()
-        if all(row.runnable for row in rows.values()) or self._clock() - self._looked_at < STALE_S:
+        hopeful = any(not row.runnable and row.reason != _FINAL for row in rows.values())
+        if not hopeful or self._fresh:
             return rows
         async with self._lock:
-            if self._clock() - self._looked_at >= STALE_S:
+            if not self._fresh:
                 await self._see(again=True)
         assert self.seen is not None
         return self.seen
+
+    @property
+    def _fresh(self) -> bool:
+        return self._clock() - self._looked_at < STALE_S
 
     async def _see(self, *, again: bool) -> None:
         self.seen = MappingProxyType(dict(await self._look(self._ids, again)))

@@ -24,12 +24,16 @@ class CatalogStanding:
         self.installs = installs
         self._watch = watch
 
-    async def backends(self, entry: CatalogEntry) -> list[EntryBackend]:
-        """The entry's rows on this machine; where none runs, the machine is looked at again now and then."""
+    async def backends(self, entry: CatalogEntry, wanted: str | None = None) -> list[EntryBackend]:
+        """The entry's rows on this machine, looked at again now and then where ``wanted``, or any, does not run."""
         found = entry_backends(entry, await self._watch.rows())
-        if any(backend.runnable for backend in found):
+        if any(backend.runnable for backend in found if wanted in (None, backend.row.backend)):
             return found
         return entry_backends(entry, await self._watch.refreshed())
+
+    async def look_again(self) -> None:
+        """Look at what did not run, unless that was done just now."""
+        await self._watch.refreshed()
 
     def seen(self, entry: CatalogEntry) -> list[EntryBackend]:
         """The same without looking; empty before the first look."""

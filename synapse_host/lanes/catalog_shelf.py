@@ -53,7 +53,7 @@ class CatalogShelf:
             SynapseError: ``model_not_installed``.
 
         """
-        backends = await self.standing.backends(entry)
+        backends = await self.standing.backends(entry, pinned.backend if pinned else None)
         chosen = _pinned(backends, pinned) if pinned else first_runnable(backends)
         if chosen is None:
             raise unavailable(entry, None, backends)

@@ -40,6 +40,7 @@ class CataloguingService:
 
     async def catalog(self, params: ModelsCatalogParams, context: RequestContext) -> Reply:
         """The entries that pass every filter, by id."""
+        await self.standing.look_again()
         listed = [(entry, await self.standing.backends(entry)) for entry in self.standing.catalog]
         return Reply(
             {

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from synapse_host.errors import SynapseError
 from synapse_host.testing.network_trap import NetworkTrap
 from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.tiny_catalog import EMBED, OTHER, write_tiny_catalog
 
 #: A whole life of a host with the cpu engine, in one program, so that it can be run where there is no network at all.
 LIFE = """
@@ -64,6 +66,23 @@ def test_nothing_the_host_starts_uses_the_network(tmp_path: Path, tiny_directory
         "worker reference",
     ):
         assert any(part in command for command in commands), (part, commands)
+
+
+def test_serving_models_of_the_catalog_never_tries_the_network(tmp_path: Path) -> None:
+    trap = NetworkTrap.set_in(tmp_path / "trap")
+    catalog = write_tiny_catalog(tmp_path / "catalog")
+    catalog.install(tmp_path / "home", EMBED)
+    with RunningHost(tmp_path / "home", {**trap.environment, **catalog.environment}) as host, host.client() as client:
+        answer = client.embed_query(EMBED, "a text")
+        client.model_unload(f"{EMBED}-reference")
+        assert client.embed_query(EMBED, "a text").fingerprint == answer.fingerprint
+        # What is not here is refused, not fetched.
+        for model in (OTHER, f"{EMBED}-metal"):
+            with pytest.raises(SynapseError):
+                client.embed_query(model, "a text")
+        client.models_catalog()
+        client.models_list()
+    assert trap.caught() == []
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)

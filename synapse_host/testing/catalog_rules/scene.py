@@ -65,6 +65,17 @@ class Scene:
         rows = (await self.call("models.catalog"))["models"]
         return next(row for row in rows if row["id"] == catalog_id)
 
+    async def reasons(self, catalog_id: str) -> list[dict[str, str]]:
+        """Every backend of an entry with its reason, as a refusal lists them."""
+        rows = (await self.row(catalog_id))["backends"]
+        return [{"backend": row["backend"], "reason": row["reason"]} for row in rows]
+
+    def lane_ids(self, catalog_id: str) -> list[str]:
+        """The lanes an entry declares under the settings of this host."""
+        entry = self.host.catalog.catalog.entry(catalog_id)
+        assert entry is not None
+        return entry.lane_ids
+
     async def stored_checks(self) -> list[Any]:
         """What the store holds of checks."""
         return list(await self.host._stores.checks.all())
@@ -87,6 +98,8 @@ class Stage:
     """Makes scenes of one tiny catalog; each has a home of its own."""
 
     tiny: TinyCatalog
+    #: Backends that ``catalog.backends`` names in every scene.
+    switched_on: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -100,6 +113,7 @@ class Stage:
     ) -> AsyncIterator[Scene]:
         """A host with ``installed`` entries, in ``home`` or one of its own, started with the TOML of ``config``."""
         tiny = tiny or self.tiny
+        switched_on = sorted({*switched_on, *self.switched_on})
         with tempfile.TemporaryDirectory() as folder:
             home = home or Path(folder) / "home"
             tiny.install(home, *installed, switched_on=switched_on)

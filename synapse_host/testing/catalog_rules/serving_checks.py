@@ -30,7 +30,7 @@ async def a_model_of_another_task(stage: Stage) -> None:
 @check("unknown_id")
 async def an_id_that_means_nothing(stage: Stage) -> None:
     async with stage.scene() as scene:
-        for name in ("absent", f"{SHY}-vulkan", f"{EMBED}-ane"):
+        for name in ("absent", f"{SHY}-metal", f"{EMBED}-ane"):
             expect(await scene.not_embedded(name), "unknown_model", model_id=name)
 
 
@@ -69,7 +69,7 @@ async def a_backend_that_does_not_run_here(stage: Stage) -> None:
         refusal = await scene.not_embedded(f"{EMBED}-metal")
         expect(refusal, "backend_unavailable", catalog_id=EMBED, lane_id=f"{EMBED}-metal", backends=[METAL])
         refusal = await scene.refused("rerank.score", model=SHY, query="a", candidates=["b"])
-        expect(refusal, "backend_unavailable", catalog_id=SHY, lane_id=None, backends=[])
+        expect(refusal, "backend_unavailable", catalog_id=SHY, lane_id=None, backends=await scene.reasons(SHY))
         assert (await scene.lane(LANE)).state is LaneState.UNLOADED
 
 
