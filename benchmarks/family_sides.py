@@ -7,6 +7,7 @@ vectors. Threads are the cores of the process on every side.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 import warnings
@@ -21,6 +22,8 @@ import numpy.typing as npt
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model
 
 Pooling = Literal["mean", "cls", "last"]
+#: Seconds an export may take before its side is left out.
+EXPORT_S = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,10 @@ def make_onnx(directory: Path, pooling: Pooling) -> Side:
 
     with tempfile.TemporaryDirectory(prefix="synapse-onnx-") as folder:
         path = Path(folder) / "model.onnx"
+        signal.signal(signal.SIGALRM, _too_slow)
+        signal.alarm(EXPORT_S)
         _export(_published(directory, torch.float32, "eager"), path)
+        signal.alarm(0)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = len(os.sched_getaffinity(0))
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -124,6 +130,10 @@ def _published(directory: Path, dtype: Any, attention: str) -> Any:
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     return AutoModel.from_pretrained(str(directory), dtype=dtype, attn_implementation=attention).eval()
+
+
+def _too_slow(number: int, frame: object) -> None:
+    raise TimeoutError(f"the export took more than {EXPORT_S} s")
 
 
 def _pooled(hidden: Any, pooling: Pooling) -> Any:

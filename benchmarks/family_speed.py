@@ -56,8 +56,8 @@ SUBJECTS: Mapping[str, Subject] = MappingProxyType(
         "qwen3": Subject("last", SHAPES["qwen3"].vocab, 1.2),
     }
 )
-#: Peers by name. ONNX Runtime takes the weights of Qwen3 several times over in float32, more memory than this comparison
-#: may, and computes at half the rate of bfloat16.
+#: Peers by name. ONNX Runtime takes the weights of Qwen3 several times over in float32, more memory than this
+#: comparison may, and computes at half the rate of bfloat16.
 PEERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"minilm": ("transformers", "onnx"), "gte": ("transformers", "onnx"), "qwen3": ("transformers",)}
 )
