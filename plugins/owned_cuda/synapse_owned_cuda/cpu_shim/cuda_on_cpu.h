@@ -1,0 +1,159 @@
+/* What kernels.cu needs of CUDA, for a C++ compiler: a block's threads are fibres of one thread.
+ *
+ * A fibre runs until it ends or waits: at __syncthreads for its block, in a shuffle for its warp. Who runs first is the
+ * caller's choice of order, so what depends on it shows. A barrier that some thread of the block never reaches, which
+ * hangs a GPU, ends the program here with a message.
+ */
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __shared__ static
+using std::max;
+using std::min;
+
+struct Dim3 { int x, y, z; };
+inline Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace cpu {
+
+enum State { READY, AT_BLOCK, AT_WARP, DONE };
+constexpr int LANES = 32, STACK = 1 << 18;
+
+struct Fibre {
+    ucontext_t context;
+    State state = READY;
+    std::vector<char> stack;
+    float given[2] = {0.0f, 0.0f};
+    int round = 0;
+};
+
+inline std::vector<Fibre> fibres;
+inline ucontext_t scheduler;
+inline int running = 0;
+inline std::function<void()> body;
+
+[[noreturn]] inline void fail(const char *what) {
+    std::fprintf(stderr, "cuda_on_cpu: %s\n", what);
+    std::exit(3);
+}
+
+inline void wait(State where) {
+    Fibre &fibre = fibres[running];
+    fibre.state = where;
+    swapcontext(&fibre.context, &scheduler);
+}
+
+inline void enter() {
+    body();
+    fibres[running].state = DONE;
+    swapcontext(&fibres[running].context, &scheduler);
+}
+
+inline bool all(int first, int last, State state) {
+    for (int i = first; i < last; i++)
+        if (fibres[i].state != state) return false;
+    return true;
+}
+
+inline bool release(int first, int last, State state) {
+    if (!all(first, last, state)) return false;
+    for (int i = first; i < last; i++) fibres[i].state = READY;
+    return true;
+}
+
+/* One block, its threads taken in the given order whenever more than one could run. */
+inline void run_block(const std::vector<int> &order) {
+    int threads = (int)order.size();
+    for (Fibre &fibre : fibres) {
+        fibre.state = READY;
+        fibre.round = 0;
+        getcontext(&fibre.context);
+        fibre.context.uc_stack.ss_sp = fibre.stack.data();
+        fibre.context.uc_stack.ss_size = fibre.stack.size();
+        fibre.context.uc_link = nullptr;
+        makecontext(&fibre.context, enter, 0);
+    }
+    while (!all(0, threads, DONE)) {
+        bool moved = false;
+        for (int thread : order) {
+            if (fibres[thread].state != READY) continue;
+            running = thread;
+            threadIdx = {thread, 0, 0};
+            swapcontext(&scheduler, &fibres[thread].context);
+            moved = true;
+        }
+        for (int warp = 0; warp < threads; warp += LANES)
+            moved |= release(warp, std::min(warp + LANES, threads), AT_WARP);
+        moved |= release(0, threads, AT_BLOCK);
+        if (!moved) fail("a barrier was not reached by every thread of its block or warp");
+    }
+}
+
+/* Every block of a grid, one after another. order: 0 as numbered, 1 backwards, else shuffled by this seed. */
+inline void run_grid(Dim3 grid, int threads, int order, std::function<void()> kernel) {
+    if (threads % LANES || threads > 1024 || threads < LANES) fail("blocks have whole warps, 1,024 threads at most");
+    gridDim = grid;
+    blockDim = {threads, 1, 1};
+    body = std::move(kernel);
+    fibres.resize(threads);
+    for (Fibre &fibre : fibres) fibre.stack.resize(STACK);
+    std::vector<int> turns(threads);
+    for (int i = 0; i < threads; i++) turns[i] = order == 1 ? threads - 1 - i : i;
+    uint32_t state = (uint32_t)order;
+    for (int z = 0; z < grid.z; z++)
+        for (int y = 0; y < grid.y; y++)
+            for (int x = 0; x < grid.x; x++) {
+                for (int i = threads - 1; order > 1 && i > 0; i--) {
+                    state = state * 1664525u + 1013904223u;
+                    std::swap(turns[i], turns[(state >> 8) % (i + 1)]);
+                }
+                blockIdx = {x, y, z};
+                run_block(turns);
+            }
+}
+
+inline float float_of_half(uint16_t bits) {
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float size = exponent == 31 ? (fraction ? NAN : INFINITY)
+               : exponent == 0  ? std::ldexp((float)fraction, -24)
+                                : std::ldexp((float)(fraction | 1024), exponent - 25);
+    return bits >> 15 ? -size : size;
+}
+
+/* To nearest, ties to even, as the device does. */
+inline uint16_t half_of_float(float x) {
+    uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+    if (std::isnan(x)) return sign | 0x7e00;
+    float size = std::fabs(x);
+    if (size >= 65520.0f) return sign | 0x7c00;
+    int exponent = size == 0.0f ? -14 : std::max(std::ilogb(size), -14);
+    long steps = std::lrint(std::ldexp(size, 10 - exponent));
+    return sign | (uint16_t)(steps + (exponent + 14) * 1024L);
+}
+
+} // namespace cpu
+
+inline void __syncthreads() { cpu::wait(cpu::AT_BLOCK); }
+
+inline float __shfl_xor_sync(unsigned, float x, int lane_mask) {
+    cpu::Fibre &mine = cpu::fibres[cpu::running];
+    int self = cpu::running, slot = mine.round++ & 1;
+    mine.given[slot] = x;
+    cpu::wait(cpu::AT_WARP);
+    return cpu::fibres[self ^ lane_mask].given[slot];
+}
+
+#define HALF_TO_FLOAT(bits) cpu::float_of_half(bits)
+#define FLOAT_TO_HALF(x) cpu::half_of_float(x)

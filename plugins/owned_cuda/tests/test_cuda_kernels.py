@@ -1,0 +1,343 @@
+"""What each kernel computes, against the reference: the same source run on the CPU, its threads in three orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from synapse_owned_cuda.cpu_shim.launching import ORDERS, CpuDevice, LaunchFailed, build_launcher
+from synapse_owned_cuda.kernel_table import KERNELS, SOURCE
+
+from synapse_host.hookspecs import DType
+from synapse_host.ops.reference_ops import ReferenceOps
+from synapse_host.ops.tensor_ops import Batch
+from synapse_host.ops.tolerances import op_bound
+
+Array = npt.NDArray[Any]
+STORED = {"f32": np.float32, "f16": np.float16}
+#: Rows, positions, features: more than one block of each, and no multiple of a warp.
+B, S, C = 3, 5, 70
+BLOCK = 64
+NONE, GELU, GELU_TANH, SILU, TANH, RELU = range(6)
+ACTIVATIONS = {None: NONE, "gelu": GELU, "gelu_tanh": GELU_TANH, "silu": SILU, "tanh": TANH, "relu": RELU}
+
+
+class NoWeights:
+    def tensor(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+OPS = ReferenceOps(NoWeights(), max_tokens=400)
+
+
+@dataclass
+class Bench:
+    """Draws inputs already rounded to the type, launches, and keeps what came out beside what should have."""
+
+    device: CpuDevice
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(7)
+
+    def draw(self, *shape: int, scale: float = 1.0) -> Array:
+        return (self.rng.standard_normal(shape) * scale).astype(STORED[self.dtype])
+
+    def room(self, *shape: int) -> Array:
+        """An output that nobody wrote to would show: it is full of NaN."""
+        return np.full(shape, np.nan, dtype=STORED[self.dtype])
+
+    def launch(self, kernel: str, grid: tuple[int, ...], *arguments: Any, block: int = BLOCK) -> None:
+        self.device.launch(f"{kernel}_{self.dtype}", grid, block, arguments)
+
+    def check(
+        self, op: str, found: Array, wanted: Array, *, reduction: int = 1, magnitude: float | None = None
+    ) -> None:
+        assert found.shape == wanted.shape
+        size = magnitude or max(1.0, float(np.abs(wanted).max()))
+        error = np.abs(found.astype(np.float64) - wanted).max()
+        assert error <= op_bound(op, self.dtype, reduction=reduction, magnitude=size), f"{op} is off by {error}"
+
+
+def wide(x: Array) -> Array:
+    return x.astype(np.float32)
+
+
+def counts_of(*counts: int) -> Array:
+    return np.array(counts, dtype=np.int32)
+
+
+def embedding(b: Bench) -> None:
+    table, ids = b.draw(11, C), np.array([[0, 10, 3, 3, 7]] * B, dtype=np.int32)
+    out = b.room(B, S, C)
+    b.launch("embedding", (B * S,), out, table, ids, C)
+    assert out.tobytes() == table[ids].tobytes()
+
+
+def combined(b: Bench) -> None:
+    x, row, table = b.draw(B, S, C), b.draw(1, 1, C), b.draw(1, S, C)
+    for other, strides in ((x[::-1].copy(), (S * C, C)), (row, (0, 0)), (table, (0, C))):
+        for product in (0, 1):
+            out = b.room(B, S, C)
+            b.launch("combined", (B * S,), out, x, other, S, C, S * C, C, *strides, product)
+            wanted = wide(x) * wide(other) if product else wide(x) + wide(other)
+            b.check("mul" if product else "add", out, np.broadcast_to(wanted, out.shape))
+
+
+def layer_norm(b: Bench) -> None:
+    x, r, w, bias = b.draw(B, S, C, scale=30.0), b.draw(B, S, C), b.draw(C), b.draw(C)
+    for given in (bias, None):
+        out = b.room(B, S, C)
+        b.launch("layer_norm", (B * S,), out, None, x, None, w, given, C, 1e-5)
+        b.check("layer_norm", out, OPS.layer_norm(wide(x), wide(w), None if given is None else wide(given), 1e-5))
+    out, total = b.room(B, S, C), b.room(B, S, C)
+    b.launch("layer_norm", (B * S,), out, total, x, r, w, bias, C, 1e-5)
+    assert total.tobytes() == (wide(x) + wide(r)).astype(total.dtype).tobytes()
+    b.check("add_layer_norm", out, OPS.layer_norm(wide(total), wide(w), wide(bias), 1e-5))
+
+
+def rms_norm(b: Bench) -> None:
+    """Large enough that the squares of float16 values would overflow in it."""
+    x, r, w = b.draw(B, S, C, scale=300.0), b.draw(B, S, C), b.draw(C)
+    out, total = b.room(B, S, C), b.room(B, S, C)
+    b.launch("rms_norm", (B * S,), out, None, x, None, w, C, 1e-6)
+    b.check("rms_norm", out, OPS.rms_norm(wide(x), wide(w), 1e-6))
+    b.launch("rms_norm", (B * S,), out, total, x, r, w, C, 1e-6, block=128)
+    assert total.tobytes() == (wide(x) + wide(r)).astype(total.dtype).tobytes()
+    b.check("add_rms_norm", out, OPS.rms_norm(wide(total), wide(w), 1e-6))
+
+
+def bias_act(b: Bench) -> None:
+    x, bias = b.draw(B, S, C, scale=3.0), b.draw(C)
+    for name, act in ACTIVATIONS.items():
+        given = None if name is None else bias
+        y = x.copy()
+        b.launch("bias_act", (B * S,), y, given, C, act)
+        summed = wide(x) + (0.0 if given is None else wide(bias))
+        kinds = {"gelu": "erf", "gelu_tanh": "tanh"}
+        wanted = (
+            summed if name is None else OPS.gelu(summed, kinds[name]) if name in kinds else getattr(OPS, name)(summed)
+        )
+        b.check("gelu", y, wanted)
+
+
+def gated_halves(b: Bench) -> None:
+    x = b.draw(B, S, 2 * C, scale=2.0)
+    for kind, act in (("erf", GELU), ("tanh", GELU_TANH)):
+        out = b.room(B, S, C)
+        b.launch("gated_halves", (B * S,), out, x, C, act)
+        b.check("geglu", out, OPS.geglu(wide(x), kind))
+
+
+def gated_pair(b: Bench) -> None:
+    gate, up = b.draw(B, S, C, scale=3.0), b.draw(B, S, C)
+    out = b.room(B, S, C)
+    b.launch("gated_pair", (B * S,), out, gate, up, C, SILU)
+    b.check("swiglu", out, OPS.swiglu(wide(gate), wide(up)))
+
+
+def heads(b: Bench) -> None:
+    """The second of three joined parts, as a query-key-value product leaves them."""
+    n, d = 4, 6
+    joined = b.draw(B, S, 3 * n * d)
+    out = b.room(B, n, S, d)
+    b.launch("heads", (B * S,), out, joined, S, n, d, 3 * n * d, n * d)
+    assert out.tobytes() == OPS.heads(joined[..., n * d : 2 * n * d], n).tobytes()
+
+
+def merge_heads(b: Bench) -> None:
+    h = b.draw(B, 4, S, 6)
+    out = b.room(B, S, 24)
+    b.launch("merge_heads", (B * S,), out, h, S, 4, 6)
+    assert out.tobytes() == OPS.merge_heads(h).tobytes()
+
+
+def rope(b: Bench) -> None:
+    h, table = b.draw(B, 2, S, 10), OPS.rope_table(1e4, 10)
+    for start in (0, 310):
+        out = b.room(B, 2, S, 10)
+        b.launch("rope", (B * 2 * S,), out, h, table, S, 10, start, 400, block=32)
+        ids = np.zeros((B, S), dtype=np.int32)
+        wanted = OPS.rope(wide(h), table, Batch(ids, counts_of(S, S, S), start))
+        b.check("rope", out, wanted, magnitude=2.0 * float(np.abs(h).max()))
+
+
+def attention(kernel: str, d: int) -> Callable[[Bench], None]:
+    def check(b: Bench) -> None:
+        for n, nk, s, start, causal, window, counts in (
+            (2, 2, 7, 0, False, None, (7, 1)),
+            (4, 2, 37, 0, True, None, (37, 33)),
+            (1, 1, 70, 0, False, 9, (70, 41)),
+            (3, 1, 3, 40, True, None, (3, 2)),
+            (1, 1, 36, 0, True, 0, (36, 2)),
+        ):
+            t = start + s
+            q, k, v = b.draw(2, n, s, d), b.draw(2, nk, t, d), b.draw(2, nk, t, d)
+            out, valid = b.room(2, n, s, d), counts_of(*counts)
+            scale = float(np.float32(1 / np.sqrt(d)))
+            sizes = (n, nk, s, t, d, start, scale, int(causal), -1 if window is None else window)
+            b.launch(kernel, (-(-s // 32), n, 2), out, q, k, v, valid, *sizes, block=128)
+            batch = Batch(np.zeros((2, s), dtype=np.int32), valid, start)
+            wanted = OPS.attention(wide(q), wide(k), wide(v), batch, scale=scale, causal=causal, window=window)
+            assert np.isfinite(out).all()
+            seen = (np.arange(s) < valid[:, None])[:, None, :, None]
+            b.check("attention", np.where(seen, out, 0), np.where(seen, wanted, 0), magnitude=4.0 * np.abs(v).max())
+
+    return check
+
+
+def one_row(b: Bench) -> None:
+    x, counts = b.draw(B, S, C), counts_of(5, 1, 3)
+    for last, wanted in ((0, x[:, 0]), (1, x[np.arange(B), counts - 1])):
+        out = b.room(B, C)
+        b.launch("one_row", (B,), out, x, counts, S, C, last)
+        assert out.tobytes() == wanted.tobytes()
+
+
+def mean_rows(b: Bench) -> None:
+    x, counts = b.draw(B, S, C), counts_of(5, 1, 3)
+    out = np.full((B, C), np.nan, dtype=np.float32)
+    b.launch("mean_rows", (B,), out, x, counts, S, C)
+    b.check("mean_rows", out, OPS.mean_rows(wide(x), Batch(np.zeros((B, S), np.int32), counts))[:, 0])
+
+
+def result(b: Bench) -> None:
+    x = b.draw(B, C)
+    x[1] = 0
+    for normalise in (0, 1):
+        out = np.full((B, C), np.nan, dtype=np.float32)
+        b.launch("result", (B,), out, x, C, normalise)
+        wanted = OPS.l2_normalize(wide(x)[:, None])[:, 0] if normalise else wide(x)
+        b.check("l2_normalize", out, wanted)
+
+
+def chosen_logits(b: Bench) -> None:
+    x, w, rows = b.draw(B, C), b.draw(40, C), np.array([39, 7], dtype=np.int32)
+    out = np.full((B, 2), np.nan, dtype=np.float32)
+    b.launch("chosen_logits", (2, B), out, x, w, rows, C)
+    size = float(np.abs(x).max() * np.abs(w).max())
+    b.check("logits", out, OPS.logits(wide(x)[:, None], wide(w), [39, 7])[:, 0], reduction=C, magnitude=size)
+
+
+CASES: dict[str, Callable[[Bench], None]] = {
+    "embedding": embedding,
+    "combined": combined,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "bias_act": bias_act,
+    "gated_halves": gated_halves,
+    "gated_pair": gated_pair,
+    "heads": heads,
+    "merge_heads": merge_heads,
+    "rope": rope,
+    "attention64": attention("attention64", 18),
+    "attention128": attention("attention128", 66),
+    "one_row": one_row,
+    "mean_rows": mean_rows,
+    "result": result,
+    "chosen_logits": chosen_logits,
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_launcher(tmp_path_factory.mktemp("launcher"))
+
+
+@pytest.fixture
+def device(program: Path) -> Iterator[CpuDevice]:
+    with CpuDevice(program) as opened:
+        yield opened
+
+
+def test_every_kernel_has_a_case() -> None:
+    assert sorted(CASES) == sorted(KERNELS)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_computes_what_the_reference_does(kernel: str, dtype: DType, order: int, program: Path) -> None:
+    with CpuDevice(program, order) as device:
+        CASES[kernel](Bench(device, dtype))
+
+
+def test_half_precision_is_read_and_rounded_as_numpy_does(device: CpuDevice) -> None:
+    bits = np.arange(65_536, dtype=np.uint16).view(np.float16).reshape(64, 1024)
+    found = np.empty((64, 1024), dtype=np.float32)
+    device.launch("result_f16", (64,), 64, [found, bits, 1024, 0])
+    assert np.array_equal(found, bits.astype(np.float32), equal_nan=True)
+    x, y = (np.random.default_rng(seed).permutation(bits.reshape(-1)).reshape(64, 1024) for seed in (1, 2))
+    out = np.empty_like(x)
+    device.launch("combined_f16", (64,), 64, [out, x, y, 1, 1024, 1024, 0, 1024, 0, 1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = (x.astype(np.float32) * y.astype(np.float32)).astype(np.float16)
+    assert np.array_equal(out, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("grid", "arguments", "said"),
+    [
+        (
+            (3,),
+            [np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32), counts_of(1, 1), 1, 8, 0],
+            "heap-buffer-overflow",
+        ),
+        (
+            (2,),
+            [np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32), counts_of(1, 1), 1, 8],
+            "number of arguments",
+        ),
+        ((2,), [np.zeros((2, 8), np.float32), 1, counts_of(1, 1), 1, 8, 0], "takes a pointer"),
+        (
+            (2,),
+            [np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32), counts_of(1, 1), 1, 8.0, 0],
+            "takes an int",
+        ),
+    ],
+    ids=["a grid too large", "an argument too few", "a number for a pointer", "a float for a size"],
+)
+def test_a_wrong_launch_is_seen(grid: tuple[int, ...], arguments: list[Any], said: str, device: CpuDevice) -> None:
+    with pytest.raises(LaunchFailed, match=said):
+        device.launch("one_row_f32", grid, 32, arguments)
+
+
+def test_a_launch_that_covers_half_the_batch_leaves_the_rest_unwritten(device: CpuDevice) -> None:
+    b = Bench(device, "f32")
+    x, out = b.draw(4, 1, C), b.room(4, C)
+    b.launch("one_row", (2,), out, x, counts_of(1, 1, 1, 1), 1, C, 0)
+    assert np.isnan(out[2:]).all()
+
+
+def planted(folder: Path, old: str, new: str) -> Path:
+    source = SOURCE.read_text(encoding="utf-8")
+    assert source.count(old) >= 1
+    path = folder / "kernels.cu"
+    path.write_text(source.replace(old, new, 1), encoding="utf-8")
+    return build_launcher(folder, path)
+
+
+def test_a_missing_barrier_shows_in_some_order(tmp_path: Path) -> None:
+    """Sums of other warps are read before they are written."""
+    program = planted(
+        tmp_path, "if (lane == 0) scratch[warp] = x;\n    __syncthreads();", "if (lane == 0) scratch[warp] = x;"
+    )
+    wrong = []
+    for order in ORDERS:
+        with CpuDevice(program, order) as device:
+            try:
+                layer_norm(Bench(device, "f32"))
+            except (AssertionError, LaunchFailed):
+                wrong.append(order)
+    assert wrong
+
+
+def test_a_barrier_that_not_every_thread_reaches_is_seen(tmp_path: Path) -> None:
+    program = planted(tmp_path, "__syncthreads(); /* an earlier", "if (warp) __syncthreads(); /* an earlier")
+    with CpuDevice(program) as device, pytest.raises(LaunchFailed, match="a barrier was not reached"):
+        layer_norm(Bench(device, "f32"))
