@@ -209,7 +209,7 @@ class Host:
                 self.machine,
                 generation,
             ),
-            LanePausingService(self.pauses, generation),
+            LanePausingService(self.pauses, catalog.shelf.fill, generation),
             AliasService(
                 self.aliases, self._stores.aliases, self.lanes, settings.aliases.admin_enabled, _now_ms, generation
             ),
@@ -291,7 +291,7 @@ class Host:
         )
 
     async def _start_worker(self, model: RegisteredModel) -> Worker:
-        self.pauses.refuse(model)
+        self.pauses.require_lock(model)
         await self._backends.require_installed(model.backend)
         self.workers_started += 1
         worker_id = f"synapse-{model.engine.engine}-{model.model_id}-{self.workers_started}"

@@ -217,7 +217,7 @@ class Lane:
 
         """
         operation: _Grouped = "embed" if self.model.task == "embed" else "rerank"
-        plan = self.plan(operation, [len(row)], WorkClass.INTERACTIVE)
+        plan = self.plan(operation, [len(row)], WorkClass.CONTROL)
         width = FLOAT_BYTES * (self._require_serving().dims if operation == "embed" else 1)
         return await self._grouped([row], [case_id], plan, operation, width, serves=False)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from synapse_host.errors import SynapseError
+from synapse_host.errors import EXCEPTIONS, SynapseError
 from synapse_host.lanes.hardware_lock import HardwareLock
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
@@ -70,6 +70,20 @@ class PauseControl:
         """Raise ``lane_paused`` while ``model`` is paused: before it is admitted, loaded, checked or compiled."""
         if self.concerns(model):
             raise self.state.refusal(model, self._clock())
+
+    def require_lock(self, model: RegisteredModel) -> None:
+        """Let a worker of ``model`` be started: no pause, and the hardware's lock is ours.
+
+        Raises:
+            SynapseError: ``lane_paused``, or ``ane_resources_exhausted`` while another process has the lock.
+
+        """
+        self.refuse(model)
+        if on_neural_engine(model) and not self._lock.acquire():
+            raise EXCEPTIONS["ane_resources_exhausted"](
+                f"model {model.model_id!r} needs the Neural Engine, and another process of this user holds its lock; "
+                "end that process, or retry when it is done"
+            )
 
     def begin(self, duration_ms: int, reason: str) -> bool:
         """Pause from now on for so long; False, and nothing changed, during another pause."""

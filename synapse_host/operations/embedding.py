@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-import anyio.to_thread
 from pydantic import Field, StrictStr
 
 from synapse_host.admission.admission import request_bytes
@@ -25,6 +24,8 @@ from synapse_host.tokenization.text_prompts import InputType
 
 #: No tokenizer of the catalog makes more of a character, however it is normalised: a byte is a token at least.
 MOST_TOKENS_A_CHARACTER = 16
+#: Characters of a large batch that are tokenised at a time to be counted; their bytes are charged meanwhile.
+PORTION_CHARS = 4 * 1024 * 1024
 
 
 class EmbedQueryParams(Constraints):
@@ -114,10 +115,11 @@ class EmbeddingService:
             return
         with lane.lease():
             await self.desk.door.ready(lane, budget)
-            encode = lane.tokenizer.encode
-            for first in range(0, len(long), self.limits.max_items):
-                some = long[first : first + self.limits.max_items]
-                rows = await anyio.to_thread.run_sync(encode, [texts[at] for at in some])
+            for some in _portions(long, texts, self.limits.max_items):
+                read = [texts[at] for at in some]
+                with self.desk.gate.holding(request_bytes(read)) as hold:
+                    encode = partial(lane.tokenizer.encode, read)
+                    rows = await self.desk.tokenised(lane, budget, hold, sum(map(len, read)), encode)
                 self.desk.door.refuse_too_long(lane, [ids[at] for at in some], [row.submitted_tokens for row in rows])
 
     async def _embed(
@@ -179,6 +181,20 @@ def _refuse_queries(lane: Lane, input_type: InputType) -> None:
             "answered at once",
             details={"parameter": "input_type"},
         )
+
+
+def _portions(places: Sequence[int], texts: Sequence[str], most: int) -> Iterator[list[int]]:
+    """``places`` in portions of at most ``most`` texts, and of PORTION_CHARS characters or one text."""
+    portion: list[int] = []
+    characters = 0
+    for place in places:
+        if portion and (len(portion) == most or characters + len(texts[place]) > PORTION_CHARS):
+            yield portion
+            portion, characters = [], 0
+        portion.append(place)
+        characters += len(texts[place])
+    if portion:
+        yield portion
 
 
 def _refuse_wordless(rows: Sequence[EncodedText], ids: Sequence[str]) -> None:

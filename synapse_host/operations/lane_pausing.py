@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pydantic import StrictInt, StrictStr
@@ -32,9 +33,10 @@ class NoParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class LanePausingService:
-    """Begins, ends and shows pauses."""
+    """Begins, ends and shows pauses; ``all_lanes`` opens those that nobody has asked for yet, so that all are named."""
 
     control: PauseControl
+    all_lanes: Callable[[], Awaitable[None]]
     module_generation: int
 
     def methods(self) -> list[Method]:
@@ -48,6 +50,7 @@ class LanePausingService:
     async def pause(self, params: LanesPauseParams, context: RequestContext) -> Reply:
         """Begin a pause; the answer does not wait for anything to drain."""
         _refuse_unfit(params)
+        await self.all_lanes()
         if not self.control.begin(params.duration_ms, params.reason):
             pause = self.control.state.pause
             assert pause is not None
@@ -64,6 +67,7 @@ class LanePausingService:
 
     async def status(self, params: NoParams, context: RequestContext) -> Reply:
         """Where the pause stands."""
+        await self.all_lanes()
         return self._answer()
 
     def _answer(self) -> Reply:

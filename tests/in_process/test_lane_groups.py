@@ -73,7 +73,14 @@ class HeldWorker:
 
 def model_of_two_row_groups() -> RegisteredModel:
     empty = {item.name: "" for item in dataclasses.fields(RegisteredModel)}
-    values = {"model_id": "m", "pooling": "mean", "normalize": True, "max_tokens": 8, "vocab_size": 100}
+    values = {
+        "model_id": "m",
+        "task": "embed",
+        "pooling": "mean",
+        "normalize": True,
+        "max_tokens": 8,
+        "vocab_size": 100,
+    }
     return RegisteredModel(**{**empty, **values, "batch": BatchPolicy(2, 100)})  # type: ignore[arg-type]
 
 
@@ -270,3 +277,22 @@ async def test_what_a_group_took_is_learned_and_expected_of_the_next() -> None:
         await anyio.wait_all_tasks_blocked()
         worker.answer()
         assert lane.costs.ms("embed", 3) < 25.0
+
+
+async def test_a_query_goes_before_the_next_group_of_a_batch_and_a_check_at_load_before_both() -> None:
+    async with serving() as (lane, worker), anyio.create_task_group() as callers:
+        for firsts, work_class in (
+            (range(1, 7), WorkClass.BULK),
+            (range(11, 17), WorkClass.JOB),
+            ([21], WorkClass.INTERACTIVE),
+        ):
+            rows = [[first] for first in firsts]
+            callers.start_soon(lambda rows=rows, kind=work_class: embed(lane, *rows, work_class=kind))
+            await anyio.wait_all_tasks_blocked()
+        callers.start_soon(lane.checked, [31], "case")
+        await anyio.wait_all_tasks_blocked()
+        order = []
+        while worker.begun:
+            order.append(worker.answer())
+            await anyio.wait_all_tasks_blocked()
+    assert order == [[1, 2], [31], [21], [11, 12], [3, 4], [13, 14], [5, 6], [15, 16]]

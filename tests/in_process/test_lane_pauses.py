@@ -107,6 +107,10 @@ class Bench:
         self.workers[model_id].agree()
 
 
+async def nothing_more() -> None:
+    return None
+
+
 @asynccontextmanager
 async def bench(*, worker_type: type[HeldWorker] = HeldWorker, retry_s: float = 0.0) -> AsyncIterator[Bench]:
     lanes, lock, workers = LaneTable(), Lock(), {}
@@ -128,7 +132,7 @@ async def bench(*, worker_type: type[HeldWorker] = HeldWorker, retry_s: float = 
                 ("other", "owned-metal"),
             ):
                 lanes.put(Lane(model(name, engine), runtime))
-            registry = Registry(LanePausingService(control, 7).methods())
+            registry = Registry(LanePausingService(control, nothing_more, 7).methods())
             yield Bench(control, lock, registry, lanes, workers, tasks)
             tasks.cancel_scope.cancel()
 
@@ -358,3 +362,17 @@ async def test_a_lane_registered_during_a_pause_is_paused_too() -> None:
         assert (await it.call("lanes.status"))["lane_ids"] == ["coreml", "direct", "late"]
         with pytest.raises(SynapseError, match="paused by an operator"):
             await late.load()
+
+
+async def test_no_worker_starts_without_the_lock() -> None:
+    async with bench() as it:
+        it.lock.taken_by_others = True
+        with pytest.raises(SynapseError, match="another process of this user holds its lock") as refusal:
+            it.control.require_lock(it.lane("direct").model)
+        assert refusal.value.code == "ane_resources_exhausted"
+        it.control.require_lock(it.lane("other").model)
+        it.lock.taken_by_others = False
+        it.control.require_lock(it.lane("direct").model)
+        await it.pause()
+        with pytest.raises(SynapseError, match="paused by an operator"):
+            it.control.require_lock(it.lane("direct").model)

@@ -15,13 +15,14 @@ from synapse_host.admission.gate import Budget, Gate
 from synapse_host.certification.alias_table import AliasTable
 from synapse_host.errors import DeadlineExceeded
 from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.lane_pace import LanePace
 from synapse_host.operations.constraints import BudgetRule
 from synapse_host.operations.serving import ServingDesk
 from synapse_host.operations.tokenising import INLINE_TOKENIZING_CHARS, TokenisingPool
 from synapse_host.testing.stub_lane import until
 
 pytestmark = pytest.mark.anyio
-LANE = cast("Lane", SimpleNamespace(model=SimpleNamespace(model_id="m")))
+LANE = cast("Lane", SimpleNamespace(model=SimpleNamespace(model_id="m"), pace=LanePace()))
 LONG = INLINE_TOKENIZING_CHARS + 1
 
 

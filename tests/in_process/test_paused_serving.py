@@ -1,0 +1,104 @@
+"""What requests, jobs and listings of a whole host meet in a pause; its one engine counts as the Neural one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from synapse_host.lanes import pausing
+from synapse_host.lanes.lane_state import LaneState
+from synapse_host.testing.catalog_rules.scene import Scene, Stage
+from synapse_host.testing.tiny_catalog import OTHER, write_tiny_catalog
+
+pytestmark = pytest.mark.anyio
+LANE = f"{OTHER}-reference"
+MANY = {"items": [{"id": f"item-{place}", "text": "a b"} for place in range(65)], "request_key": "paused"}
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return Stage(write_tiny_catalog(tmp_path_factory.mktemp("catalog") / "tiny"))
+
+
+async def paused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    engine = (await scene.lane(LANE)).model.engine.engine
+    monkeypatch.setattr(pausing, "NEURAL_ENGINES", frozenset({engine}))
+    answer = await scene.call("lanes.pause", scope="neural_engine", duration_ms=60_000, reason="measuring")
+    with anyio.fail_after(10):
+        while not (await scene.call("lanes.status"))["hardware_free"]:
+            await anyio.lowlevel.checkpoint()
+    return answer
+
+
+async def test_inference_is_refused_and_nothing_is_loaded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage.scene(OTHER) as scene:
+        asked = await paused(scene, monkeypatch)
+        assert asked["lane_ids"] == [LANE]
+        for refusal in (
+            await scene.not_embedded(LANE),
+            await scene.refused("embed.batch", model=LANE, texts=["a", "b"]),
+            await scene.refused("embed.batch", model=LANE, **MANY),
+        ):
+            assert refusal.code == "lane_paused"
+            assert refusal.details == {
+                "lane_id": LANE,
+                "fingerprint": scene.pin(LANE),
+                "paused_until_ms": asked["paused_until_ms"],
+                "reason": "measuring",
+            }
+        assert scene.workers_started == 0
+        assert (await scene.call("admission.status"))["jobs_minted"] == 0
+        assert (await scene.call("admission.status"))["refusals"]["lane_paused"]["count"] == 3
+        await scene.call("lanes.resume")
+        assert (await scene.embed(LANE))["fingerprint"] == scene.pin(LANE)
+
+
+async def test_pause_before_quarantine_and_install_before_pause(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage.scene(OTHER) as scene:
+        await paused(scene, monkeypatch)
+        lane = await scene.lane(LANE)
+        lane.strikes.fault()
+        lane.strikes.fault()
+        assert (await scene.not_embedded(LANE)).code == "lane_paused"
+        scene.host.downloads.installs.withdraw(OTHER)
+        assert (await scene.not_embedded(LANE)).code == "model_not_installed"
+
+
+async def test_a_listed_lane_says_until_when_it_is_paused_and_only_then(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage.scene(OTHER) as scene:
+        asked = await paused(scene, monkeypatch)
+        (row,) = (await scene.call("models.list"))["models"]
+        assert (row["paused_until_ms"], row["pause_reason"]) == (asked["paused_until_ms"], "measuring")
+        await scene.call("lanes.resume")
+        (row,) = (await scene.call("models.list"))["models"]
+        assert not {"paused_until_ms", "pause_reason"} & set(row)
+
+
+async def test_a_job_that_meets_a_pause_fails_and_its_replay_goes_on_after_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage.scene(OTHER) as scene:
+        lane = await scene.lane(LANE)
+        await scene.embed(LANE)
+        # The job is admitted, and the pause begins before it finds its lane.
+        status = await scene.call("embed.batch", model=LANE, **MANY)
+        await paused(scene, monkeypatch)
+        with anyio.fail_after(20):
+            while status["state"] in ("queued", "running"):
+                await anyio.sleep(0.01)
+                status = await scene.call("embed.result", job_id=status["job_id"], max_page_bytes=1)
+        assert lane.state is LaneState.UNLOADED
+        if status["state"] != "done":
+            assert status["state"] == "failed_transient"
+            assert status["error"]["code"] == "lane_paused"
+        await scene.call("lanes.resume")
+        again = await scene.call("embed.batch", model=LANE, **MANY)
+        with anyio.fail_after(20):
+            while again["state"] != "done":
+                await anyio.sleep(0.01)
+                again = await scene.call("embed.result", job_id=again["job_id"], max_page_bytes=1)
