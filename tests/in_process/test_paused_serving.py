@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from synapse_host.lanes import pausing
-from synapse_host.lanes.lane_state import LaneState
+from synapse_host.lanes.lane import Lane
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
 from synapse_host.testing.tiny_catalog import OTHER, write_tiny_catalog
 
@@ -23,9 +23,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(write_tiny_catalog(tmp_path_factory.mktemp("catalog") / "tiny"))
 
 
+def pausing_engine(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine of ``lane`` be one that pauses concern."""
+    monkeypatch.setattr(pausing, "NEURAL_ENGINES", frozenset({lane.model.engine.engine}))
+
+
 async def paused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    engine = (await scene.lane(LANE)).model.engine.engine
-    monkeypatch.setattr(pausing, "NEURAL_ENGINES", frozenset({engine}))
+    pausing_engine(await scene.lane(LANE), monkeypatch)
     answer = await scene.call("lanes.pause", scope="neural_engine", duration_ms=60_000, reason="measuring")
     with anyio.fail_after(10):
         while not (await scene.call("lanes.status"))["hardware_free"]:
@@ -83,22 +87,21 @@ async def test_a_job_that_meets_a_pause_fails_and_its_replay_goes_on_after_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with stage.scene(OTHER) as scene:
-        lane = await scene.lane(LANE)
-        await scene.embed(LANE)
-        # The job is admitted, and the pause begins before it finds its lane.
+        pausing_engine(await scene.lane(LANE), monkeypatch)
         status = await scene.call("embed.batch", model=LANE, **MANY)
-        await paused(scene, monkeypatch)
-        with anyio.fail_after(20):
-            while status["state"] in ("queued", "running"):
-                await anyio.sleep(0.01)
-                status = await scene.call("embed.result", job_id=status["job_id"], max_page_bytes=1)
-        assert lane.state is LaneState.UNLOADED
-        if status["state"] != "done":
-            assert status["state"] == "failed_transient"
-            assert status["error"]["code"] == "lane_paused"
+        # Nothing else has run since the answer: the job has not found its lane yet.
+        assert scene.host.pauses.begin(60_000, "measuring")
+        status = await ended(scene, status["job_id"])
+        assert (status["state"], status["error"]["code"]) == ("failed_transient", "lane_paused")
+        assert status["error"]["details"]["lane_id"] == LANE
         await scene.call("lanes.resume")
         again = await scene.call("embed.batch", model=LANE, **MANY)
-        with anyio.fail_after(20):
-            while again["state"] != "done":
-                await anyio.sleep(0.01)
-                again = await scene.call("embed.result", job_id=again["job_id"], max_page_bytes=1)
+        assert (await ended(scene, again["job_id"]))["state"] == "done"
+
+
+async def ended(scene: Scene, job_id: str) -> dict[str, Any]:
+    """The status of a job that has ended, one way or the other."""
+    with anyio.fail_after(20):
+        while (status := await scene.call("model.status", job_id=job_id))["state"] in ("queued", "running"):
+            await anyio.lowlevel.checkpoint()
+    return status
