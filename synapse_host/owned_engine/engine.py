@@ -16,7 +16,13 @@ import numpy.typing as npt
 
 from synapse_host.hookspecs import DType, EmbedBatch, PluginError, Pooling, Progress, Task
 from synapse_host.ops.tensor_ops import Batch, Handle, Rows, TensorOps
-from synapse_host.owned_engine.executables import Build, ExecutableCache, ExecutableKey, GraphBackend
+from synapse_host.owned_engine.executables import (
+    Build,
+    ExecutableCache,
+    ExecutableKey,
+    GraphBackend,
+    ReportingExecutable,
+)
 from synapse_host.owned_engine.family_table import Family, FamilyConfig
 from synapse_host.owned_engine.segments import Segment, segments_for
 from synapse_host.owned_engine.shape_policy import BucketLadder, Call, RowRefused, plan, regime
@@ -98,8 +104,9 @@ class OwnedEngine:
     def embed(self, batch: EmbedBatch, progress: Progress) -> Float32:
         """Vectors of every row, float32 [rows, dims], in the order of the batch.
 
-        Progress counts executed segments. Raises ``PluginError`` with invalid_request for a row the lane cannot hold
-        or an id outside the vocabulary; the message names the item.
+        Progress counts executed segments, or parts of them where the backend runs a segment in parts. Raises
+        ``PluginError`` with invalid_request for a row the lane cannot hold or an id outside the vocabulary; the message
+        names the item.
         """
         return self._compute(batch, self._vectors(batch.pooling, batch.normalize), self._width, progress)
 
@@ -156,6 +163,8 @@ class OwnedEngine:
         pieces = segments_for(way.config.layers, call.tokens)
         for segment in pieces:
             executable = self._executables.get(self._key(call, way, segment), self._build(way, segment))
+            if isinstance(executable, ReportingExecutable):
+                executable.done = done
             if way.kinds and segment.has_stem:
                 hidden = executable(ids, counts, kinds=_kinds(ids, self._settings.separator))
             else:

@@ -63,6 +63,12 @@ class Executable(Protocol):
         """
 
 
+class ReportingExecutable:
+    """An executable that runs in several parts: it calls ``done`` after each but the last."""
+
+    done: Callable[[], None] = staticmethod(lambda: None)
+
+
 class GraphBackend(Protocol):
     """One device's way from tensor operations to something that runs."""
 

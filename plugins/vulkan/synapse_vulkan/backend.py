@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from synapse_host.hookspecs import PluginError
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.owned_engine.engine import ModelSettings
-from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey
+from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey, ReportingExecutable
 from synapse_host.owned_engine.shape_policy import ROW_COUNTS, TOKEN_BUDGET
 from synapse_host.owned_engine.weights import CheckpointWeights
 from synapse_vulkan.arena import aligned, arena_size, plan
@@ -63,6 +64,7 @@ class VulkanBackend:
             made = ops.hand_over(made)
         if hidden is not None or not key.segment.has_head:
             outside["hidden"] = self._memory("hidden", WORD * texts * positions * key.width)
+        self._check_sizes(recording, positions)
         layout = plan(recording.lives())
         arena = self._memory("arena", layout.size)[0]
         replay = Replay(
@@ -90,6 +92,16 @@ class VulkanBackend:
         self._replays.clear()
         self._memories.clear()
         self.weights.close()
+
+    def _check_sizes(self, recording: Recording, positions: int) -> None:
+        limit = self._device.facts.limits.storage_bytes
+        largest = WORD * max(value.size for value in recording.values)
+        if largest > limit:
+            raise PluginError(
+                "invalid_request",
+                f"rows of {positions} tokens need {largest} bytes in one buffer and {self._device.facts.name!r} takes "
+                f"{limit}; send shorter ones",
+            )
 
     def _inputs(self) -> dict[OutsideName, Region]:
         """Token ids, counts and kinds, mapped; the same for every executable."""
@@ -136,7 +148,7 @@ def closed_on_failure() -> Iterator[NewBackends]:
         raise
 
 
-class ReplayedSegment:
+class ReplayedSegment(ReportingExecutable):
     """One executable: what the host does of a forward is copy in, submit, wait and copy out."""
 
     def __init__(
@@ -156,7 +168,7 @@ class ReplayedSegment:
         self._counts[:] = counts
         if kinds is not None:
             self._kinds[:] = kinds.reshape(-1)
-        self._replay.run()
+        self._replay.run(self.done)
         return None if self._result is None else self._result.copy()
 
 

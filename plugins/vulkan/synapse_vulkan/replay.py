@@ -56,12 +56,12 @@ class Replay:
         # The recording's values are needed no longer.
         del self._regions
 
-    def run(self, done: Callable[[], None] | None = None) -> None:
+    def run(self, done: Callable[[], None] = lambda: None) -> None:
         """Submit everything in order, waiting for each; ``done`` is called after each but the last."""
         device, last = self._device, len(self.submissions) - 1
         for place, submission in enumerate(self.submissions):
             device.submit(submission)
-            if done is not None and place < last:
+            if place < last:
                 done()
 
     def close(self) -> None:
