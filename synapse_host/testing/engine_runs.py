@@ -2,7 +2,7 @@
 
 Also a program, so that vectors of one process can be compared with those of another::
 
-    python -m synapse_host.testing.engine_runs PLUGIN_MODULE MODEL_DIRECTORY DTYPE SEED
+    python -m synapse_host.testing.engine_runs PLUGIN_MODULE MODEL_DIRECTORY DTYPE SEED [SETTING=VALUE ...]
 
 loads the model, embeds seeded rows of ``EDGE_LENGTHS`` in an order that SEED decides and prints one JSON object of
 length to the SHA-256 of its vector.
@@ -110,10 +110,11 @@ def edge_digests(plugin: Any, model: Any, vocab: int, order_seed: int) -> dict[i
 
 def main(arguments: Sequence[str]) -> None:
     """Print the edge digests of a plugin's model as JSON."""
-    module, directory, dtype, seed = arguments
+    module, directory, dtype, seed, *pairs = arguments
+    settings = dict(pair.split("=", 1) for pair in pairs)
     plugin = importlib.import_module(module)
     vocab = int(json.loads((Path(directory) / "config.json").read_text(encoding="utf-8"))["vocab_size"])
-    with loaded_model(plugin, Path(directory), dtype=cast("DType", dtype)) as model:
+    with loaded_model(plugin, Path(directory), dtype=cast("DType", dtype), settings=settings) as model:
         sys.stdout.write(json.dumps(edge_digests(plugin, model, vocab, int(seed))) + "\n")
 
 
