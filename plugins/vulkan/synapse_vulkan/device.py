@@ -179,6 +179,9 @@ class Device:
         return Buffer(handle, memory, size, self._map(memory, size) if visible else None)
 
     def _allocate(self, needs: Any, wishes: Sequence[int]) -> tuple[Any, bool]:
+        # Some drivers promise more than there is and swap; what we hold never passes the heap.
+        if self.allocated + needs.size > self.facts.memory_mb * 2**20:
+            raise self._full(needs.size)
         for wish in wishes:
             for place in range(self._memory.memoryTypeCount):
                 flags = self._memory.memoryTypes[place].propertyFlags
@@ -193,9 +196,12 @@ class Device:
                     result = self.lib.vkAllocateMemory(self.handle, info, self._null, made)
                     if result == 0:
                         return made[0], flags & self._host_bits == self._host_bits
-        raise DeviceMemoryFull(
-            f"no {needs.size} bytes of memory left on {self.facts.name!r}, which has {self.facts.memory_mb} MB; "
-            "unload a model or load a smaller one"
+        raise self._full(needs.size)
+
+    def _full(self, size: int) -> DeviceMemoryFull:
+        return DeviceMemoryFull(
+            f"no {size} bytes of memory left on {self.facts.name!r}: {self.allocated} of its {self.facts.memory_mb} MB "
+            "are taken here; unload a model or load a smaller one"
         )
 
     def _map(self, memory: Any, size: int) -> memoryview:

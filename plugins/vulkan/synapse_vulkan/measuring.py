@@ -24,6 +24,7 @@ from synapse_vulkan.weight_memory import WeightMemory
 _SOFTWARE_TRIAL = (128, 256, 512)
 _DEVICE_TRIAL = (2048, 1024, 1024)
 _REPEATS = 3
+_LONG_ENOUGH_S = 0.02
 
 
 def choose_variant(runtime: Runtime) -> None:
@@ -55,10 +56,11 @@ def exercise() -> Mapping[str, Any]:
 def measure(runtime: Runtime) -> dict[str, float]:
     """Billions of floating operations a second of every variant; raises ``VulkanFault`` for a wrong product."""
     shape = _SOFTWARE_TRIAL if runtime.device.facts.kind == "software" else _DEVICE_TRIAL
-    return {variant.name: _speed(runtime, variant, *shape) for variant in VARIANTS}
+    return {variant.name: speed_of(runtime, variant, *shape) for variant in VARIANTS}
 
 
-def _speed(runtime: Runtime, variant: Variant, rows: int, depth: int, columns: int) -> float:
+def speed_of(runtime: Runtime, variant: Variant, rows: int, depth: int, columns: int) -> float:
+    """Billions of floating operations a second of one product; raises ``VulkanFault`` where it comes out wrong."""
     # Small whole numbers: their sums are exact, whatever the order.
     generator = np.random.default_rng(1)
     x = generator.integers(-4, 5, (1, rows, depth)).astype(np.float32)
@@ -77,7 +79,7 @@ def _speed(runtime: Runtime, variant: Variant, rows: int, depth: int, columns: i
     places = Places(arena, layout, {"result": (out, 0, out.size)})
     replay = Replay(device, runtime.kernels, recording, places, work_limit=float("inf"))
     try:
-        best = min(_seconds(replay) for _ in range(1 + _REPEATS))
+        best = _best_seconds(replay)
         assert out.mapped is not None
         found = np.frombuffer(out.mapped, np.float32).copy()
     finally:
@@ -92,6 +94,17 @@ def _speed(runtime: Runtime, variant: Variant, rows: int, depth: int, columns: i
 
 def _last_row(x: View) -> View:
     return replace(x, positions=1, offset=x.offset + (x.positions - 1) * x.position_stride)
+
+
+def _best_seconds(replay: Replay) -> float:
+    """Of a few runs, or of one that takes long enough to be told from noise; the first compiles and is left out."""
+    _seconds(replay)
+    best = _seconds(replay)
+    for _ in range(_REPEATS):
+        if best > _LONG_ENOUGH_S:
+            break
+        best = min(best, _seconds(replay))
+    return best
 
 
 def _seconds(replay: Replay) -> float:

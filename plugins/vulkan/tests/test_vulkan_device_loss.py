@@ -83,6 +83,11 @@ def test_a_full_device_is_out_of_memory_and_not_lost(device: Device, tmp_path: P
     assert full.value.code == "oom"
 
 
+def test_what_passes_the_heap_is_refused_before_the_driver_is_asked(device: Device) -> None:
+    with pytest.raises(DeviceMemoryFull, match="unload a model"):
+        device.device_buffer(device.facts.memory_mb * 2**20 + 1)
+
+
 def test_a_load_that_fails_leaves_nothing_on_the_device(device: Device, tmp_path: Path) -> None:
     write_model(tmp_path, TINY)
     before = device.allocated

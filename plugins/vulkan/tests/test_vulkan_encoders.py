@@ -22,8 +22,8 @@ loaded = partial(loaded_model, settings={"allow_software_device": "true"})
 pytestmark = pytest.mark.usefixtures("vulkan_device")
 
 
-@pytest.mark.parametrize("dtype", plugin.DTYPES)
-@pytest.mark.parametrize("name", RECORDED)
+# In float16 one of them: a software device takes seconds to compile what reads such matrices.
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "f32") for name in RECORDED), (RECORDED[-1], "f16")])
 def test_tiny_encoders_agree_with_transformers(name: str, dtype: DType, tmp_path: Path) -> None:
     recorded, bound = recorded_encoder(FIXTURES, name), END_TO_END[dtype]
     write_model(tmp_path, recorded.model)

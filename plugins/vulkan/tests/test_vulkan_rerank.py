@@ -42,8 +42,9 @@ def test_tiny_qwen3_models_agree_with_transformers(name: str, tmp_path: Path) ->
     recorded = recorded_qwen3(FIXTURES, name)
     write_qwen3(tmp_path, recorded.model)
     with loaded(tmp_path, max_tokens=recorded.longest) as model:
-        found = embedded(model, recorded.rows).astype(np.float64)
-    wanted = recorded.vectors["f64"]
+        found = embedded(model, recorded.rows[::2]).astype(np.float64)
+    wanted = recorded.vectors["f64"][::2]
+    assert max(map(len, recorded.rows[::2])) > 256
     assert np.sum(found * wanted, axis=1).min() >= 0.999999
     assert np.abs(found - wanted).max() <= 2e-6
 
@@ -51,11 +52,11 @@ def test_tiny_qwen3_models_agree_with_transformers(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", sorted(TINY_QWEN3S))
 def test_scores_of_qwen3_agree_with_transformers_in_any_batch(name: str, tmp_path: Path) -> None:
     recorded = recorded_qwen3(FIXTURES, name)
-    logits = recorded.logits["f64"]
+    rows, logits = recorded.rows[::3], recorded.logits["f64"][::3]
     write_qwen3(tmp_path, recorded.model, readout_ids=list(recorded.readout))
     with loaded(tmp_path, max_tokens=recorded.longest, runtime_config={"operation": "rerank"}) as model:
-        found = plugin.synapse_rerank(model, recorded.rows, ignore_progress)
-        again = plugin.synapse_rerank(model, recorded.rows[::-1], ignore_progress)
+        found = plugin.synapse_rerank(model, rows, ignore_progress)
+        again = plugin.synapse_rerank(model, rows[::-1], ignore_progress)
     assert np.abs(found - 1 / (1 + np.exp(logits[:, 1] - logits[:, 0]))).max() <= 1e-5
     assert again[::-1].tobytes() == found.tobytes()
 
