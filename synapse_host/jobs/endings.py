@@ -1,15 +1,17 @@
 """Ends that no executor brings about: a host that restarted, clocks that ran out, results kept long enough.
 
-Each job ends in a transaction of its own, so that none of this holds up the store for long.
+Beside other work each job ends in a transaction of its own, so that none of this holds up the store for long.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from sqlmodel import Session
 
 from synapse_host.errors import EXCEPTIONS, DeadlineExceeded, ModuleRestarted, SynapseError
 from synapse_host.jobs.job_state import JobEvent, JobState
-from synapse_host.jobs.transactions import clocks_of
+from synapse_host.jobs.transactions import clocks_of, fail
 from synapse_host.store import job_store
 from synapse_host.store.job_tables import JobRow
 
@@ -17,6 +19,13 @@ from synapse_host.store.job_tables import JobRow
 def of_earlier_hosts(session: Session, module_generation: int) -> list[int]:
     """The open jobs that a host before this one admitted."""
     return [_key(job) for job in job_store.open_jobs(session) if job.module_generation < module_generation]
+
+
+def end_restarted(session: Session, job_pks: Sequence[int], now_ms: int) -> list[JobRow]:
+    """End jobs whose host is gone; those it ended."""
+    jobs = [session.get_one(JobRow, job_pk) for job_pk in job_pks]
+    ended = [fail(session, _key(job), JobEvent.HOST_RESTARTED, restarted(job.job_id), now_ms) for job in jobs]
+    return [job for job in ended if job is not None]
 
 
 def restarted(job_id: str) -> ModuleRestarted:

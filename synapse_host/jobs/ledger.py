@@ -24,6 +24,8 @@ from synapse_host.store.database import Store
 from synapse_host.store.job_tables import JobRow
 
 _log = logging.getLogger(__name__)
+#: Jobs of an earlier host that are ended in one transaction: thousands of them must not keep a host from starting.
+RESTARTED_AT_ONCE = 64
 
 
 class JobLedger:
@@ -149,15 +151,10 @@ class JobLedger:
     async def reconcile(self) -> int:
         """End what earlier hosts left open, at boot; how many jobs that was."""
         left = await self._store.read(lambda session: endings.of_earlier_hosts(session, self.module_generation))
-        for job_pk in left:
-            now_ms = self.now_ms()
-
-            def end(session: Session, job_pk: int = job_pk, now_ms: int = now_ms) -> JobRow | None:
-                error = endings.restarted(session.get_one(JobRow, job_pk).job_id)
-                return transactions.fail(session, job_pk, JobEvent.HOST_RESTARTED, error, now_ms)
-
-            job = await self._store.run(end)
-            if job is not None:
+        now_ms = self.now_ms()
+        for first in range(0, len(left), RESTARTED_AT_ONCE):
+            some = left[first : first + RESTARTED_AT_ONCE]
+            for job in await self._store.run(partial(endings.end_restarted, job_pks=some, now_ms=now_ms)):
                 self._closed(job, now_ms, "module_restarted")
         return len(left)
 

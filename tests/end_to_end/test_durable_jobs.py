@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,7 +133,7 @@ def test_a_model_is_held_by_its_job(tmp_path: Path, certified: Callable[[Path], 
 
 
 def test_a_job_outlives_a_killed_host(tmp_path: Path, certified: Callable[[Path], Path]) -> None:
-    texts = [f"{'tide ' * (place % 11)}number {place}" for place in range(3000)]
+    texts = [f"{'tide ' * (place % 11)}number {place}" for place in range(1200)]
     with RunningHost(certified(tmp_path), {"SYNAPSE_JOBS_COMMIT_S": "0"}) as host:
         with host.client() as client:
             first = submit(client, "kill", texts)["job_id"]
@@ -150,9 +152,9 @@ def test_a_job_outlives_a_killed_host(tmp_path: Path, certified: Callable[[Path]
             assert again["job_id"] != first
             assert again["items_done"] >= len(kept)
             assert ended(client, again["job_id"])["state"] == "done"
-            assert _rows_computed(client) - computed == 3000 - len(kept)
+            assert _rows_computed(client) - computed == 1200 - len(kept)
             rows = [item["id"] for page in pages(client, again["job_id"]) for item in page["vectors"]]
-            assert sorted(rows) == sorted(f"id-{place}" for place in range(3000))
+            assert sorted(rows) == sorted(f"id-{place}" for place in range(1200))
         host.stop()
     closing = [line for line in host.output if "closed as" in line]
     assert sum(first in line for line in closing) == 1
@@ -161,3 +163,16 @@ def test_a_job_outlives_a_killed_host(tmp_path: Path, certified: Callable[[Path]
 
 def _rows_computed(client: Client) -> int:
     return sum(row["rows_computed"] for row in client.models_list()["models"])
+
+
+def test_a_job_outlives_a_killed_worker(tmp_path: Path, certified: Callable[[Path], Path]) -> None:
+    with RunningHost(certified(tmp_path), {"SYNAPSE_JOBS_COMMIT_S": "0"}) as host, host.client() as client:
+        job_id = submit(client, "worker", TEXTS * 10)["job_id"]
+        while client.model_status(job_id=job_id)["pages_available"] < 2:
+            pass
+        (lane,) = client.call("admission.status")["health"]["lanes"]
+        os.kill(lane["worker_pid"], signal.SIGKILL)
+        done = ended(client, job_id)
+        assert (done["state"], done["items_done"]) == ("done", 1500)
+        rows = [item["id"] for page in pages(client, job_id) for item in page["vectors"]]
+        assert len(rows) == len(set(rows)) == 1500

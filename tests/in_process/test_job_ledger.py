@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import struct
@@ -21,6 +22,7 @@ from synapse_host.errors import (
     IdempotencyConflict,
     InvalidRequest,
     NotCertified,
+    ProbeRequired,
     QueueFull,
     StoreFailure,
 )
@@ -313,9 +315,10 @@ async def test_so_many_jobs_are_open_at_once(tmp_path: Path) -> None:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["admit", "claim", "page", "finish", "crash", "refuse", "pause", "resume", "wait", "sweep", "reboot"]
+            ["admit", "claim", "page", "finish", "crash", "quarantine", "pause", "resume", "wait", "sweep", "reboot"]
         ),
         st.integers(0, 2),
+        st.booleans(),
     ),
     max_size=25,
 )
@@ -324,7 +327,7 @@ STEPS = st.lists(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_whatever_happens_the_counters_agree_with_the_rows(
-    steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory
+    steps: list[tuple[str, int, bool]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     book = Book(tmp_path_factory.mktemp("book") / "synapse.sqlite3")
     try:
@@ -333,12 +336,15 @@ def test_whatever_happens_the_counters_agree_with_the_rows(
         book.store.close()
 
 
-async def _wander(book: Book, steps: list[tuple[str, int]]) -> None:
+async def _wander(book: Book, steps: list[tuple[str, int, bool]]) -> None:
     jobs: dict[int, JobRow] = {}
     before: dict[str, str] = {}
-    for what, number in steps:
+    for what, number, cancelled in steps:
         # What the state does not allow, an IllegalJobMove above all, must have changed nothing.
-        with suppress(RuntimeError, StoreFailure):
+        with suppress(RuntimeError, StoreFailure), anyio.CancelScope() as scope:
+            if cancelled and what not in ("wait", "reboot"):
+                # The caller goes away while the transaction is under way.
+                asyncio.get_running_loop().call_soon(scope.cancel)
             await _step(book, what, number, jobs)
         assert book.ledger.counters.open == book.open_rows(), what
         for job in jobs.values():
@@ -371,7 +377,7 @@ async def _to_job(ledger: JobLedger, what: str, job: JobRow) -> None:
         "page": lambda: ledger.commit_page(key(job), page(now.items_done)),
         "finish": lambda: ledger.finish(key(job)),
         "crash": lambda: ledger.fail(key(job), EngineCrashed("gone")),
-        "refuse": lambda: ledger.fail(key(job), NotCertified("no")),
+        "quarantine": lambda: ledger.fail(key(job), ProbeRequired("quarantined")),
         "pause": lambda: ledger.pause(key(job), "handle"),
         "resume": lambda: ledger.resume(job.job_id),
     }
