@@ -8,6 +8,7 @@ it; here setting and lifting a limit touches no timer at all, and the one there 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 
@@ -15,20 +16,20 @@ class TimeLimits:
     """The limits set by the tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._set: set[Limit] = set()
+        self._set: set[Limit | Alarm] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self, seconds: float) -> Limit:
         """A limit for the block it is entered for."""
         return Limit(self, seconds)
 
-    def watch(self, limit: Limit) -> None:
+    def watch(self, limit: Limit | Alarm) -> None:
         """Ring for ``limit`` no later than it is due."""
         self._set.add(limit)
         if self._timer is None or limit.due < self._timer.when():
             self._arm(limit.due)
 
-    def lift(self, limit: Limit) -> None:
+    def lift(self, limit: Limit | Alarm) -> None:
         """Forget ``limit``; a timer set for it rings for nothing."""
         self._set.discard(limit)
 
@@ -95,3 +96,26 @@ class Limit:
             others = self._task.uncancel() > self._cancellations
             if not others and kind is not None and issubclass(kind, asyncio.CancelledError):
                 raise TimeoutError from error
+
+
+class Alarm:
+    """Calls ``ring`` from the event loop when the time last set is up, unless it was lifted before."""
+
+    def __init__(self, limits: TimeLimits, ring: Callable[[], None]) -> None:
+        self._limits = limits
+        self._ring = ring
+        #: Loop time at which it is reached.
+        self.due = 0.0
+
+    def set(self, seconds: float) -> None:
+        """Let the time be ``seconds`` from now."""
+        self.due = asyncio.get_running_loop().time() + seconds
+        self._limits.watch(self)
+
+    def lift(self) -> None:
+        """Let it not ring."""
+        self._limits.lift(self)
+
+    def reach(self) -> None:
+        """The time is up."""
+        self._ring()

@@ -1,4 +1,4 @@
-"""One request to a worker and its whole reply, read to the last byte."""
+"""One request to a worker and its whole reply, judged frame by frame. No I/O."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from synapse_host.supervision.reply_check import check_raw, check_reply
-from synapse_host.supervision.silence import SilenceWindows
-from synapse_host.supervision.worker_fault import WorkerFault
-from synapse_host.time_limits import TimeLimits
-from synapse_host.worker_protocol.channel import Buffer, WorkerChannel
+from synapse_host.worker_protocol.channel import Buffer
 from synapse_host.worker_protocol.codec import check_outgoing, decode_response, encode
 from synapse_host.worker_protocol.faults import ProtocolFault
 from synapse_host.worker_protocol.frame_budget import misfit, reply_bytes
@@ -35,8 +32,11 @@ class Exchange:
         self.raw_bytes = 0 if raw is None else memoryview(raw).nbytes
         self.dims = dims
         self.done = asyncio.Event()
-        #: What the socket would not take when the request was begun; None until it is.
-        self.unsent: list[memoryview] | None = None
+        #: Bytes of the frame the reply has yet to bring, where they are known before its header.
+        self.awaited = 0
+        #: What the reply's control frame said, once it is here and a raw frame follows.
+        self._header: Message | None = None
+        self._rule = ProgressRule(str(getattr(message, "req_id", "")), message.OPERATION)
         self._drained = drained
         self._reply: Reply | None = None
         self._error: Exception | None = None
@@ -56,6 +56,28 @@ class Exchange:
             dims=self.dims,
             max_frame=max_frame,
         )
+
+    def take(self, frame: bytes | bytearray) -> ProgressReport | Reply | None:
+        """Judge the next frame that came: a report of progress, the whole reply, or None where its raw frame follows.
+
+        Raises:
+            WorkerRefusal: the worker answered ERR.
+            ProtocolFault: it is nothing that may come now.
+
+        """
+        if self._header is None:
+            reply = decode_response(bytes(frame))
+            if isinstance(reply, ProgressReport):
+                self._rule.accept(reply)
+                return reply
+            check_reply(self.message, reply, sent_bytes=self.raw_bytes, dims=self.dims)
+            if reply.RAW:
+                self._header, self.awaited = reply, reply_bytes(self.message, self.dims)
+                return None
+            check_raw(self.message, reply, None)
+            return reply, None
+        check_raw(self.message, self._header, frame)
+        return self._header, frame
 
     def finish(self, reply: Reply) -> None:
         """The reply has come and is drained."""
@@ -85,53 +107,3 @@ class Exchange:
                 self._drained()
         finally:
             self.done.set()
-
-
-def begin(exchange: Exchange, channel: WorkerChannel) -> None:
-    """Send what the socket takes at once, unless that was done before.
-
-    Raises:
-        ProtocolFault, FrameTooLarge, ChannelClosed: as ``carry_out``.
-
-    """
-    if exchange.unsent is None:
-        if channel.pending_bytes:
-            raise ProtocolFault(f"{channel.pending_bytes} bytes arrived that no request asked for")
-        exchange.unsent = channel.start_send(exchange.payload, exchange.raw)
-
-
-async def carry_out(
-    exchange: Exchange,
-    channel: WorkerChannel,
-    windows: SilenceWindows,
-    engine: str,
-    limits: TimeLimits | None = None,
-) -> Reply:
-    """Send the request and read until its reply is drained. Only lawful PROGRESS renews the silence window.
-
-    ``limits`` keeps the windows of many exchanges; without it this one has its own.
-
-    Raises:
-        WorkerRefusal: the worker answered ERR.
-        WorkerFault: it was silent for longer than its window.
-        ProtocolFault, FrameTooLarge, ChannelClosed: it broke the protocol or went away.
-
-    """
-    operation = exchange.message.OPERATION
-    window = windows.window(operation, engine)
-    try:
-        with (limits or TimeLimits()).limit(window) as silence:
-            begin(exchange, channel)
-            await channel.finish_send(exchange.unsent or [])
-            rule = ProgressRule(str(getattr(exchange.message, "req_id", "")), operation)
-            while isinstance(reply := decode_response(bytes(await channel.receive())), ProgressReport):
-                rule.accept(reply)
-                window = windows.window(operation, engine, reply.phase)
-                silence.renew(window)
-            check_reply(exchange.message, reply, sent_bytes=exchange.raw_bytes, dims=exchange.dims)
-            raw = await channel.receive(reply_bytes(exchange.message, exchange.dims)) if reply.RAW else None
-            check_raw(exchange.message, reply, raw)
-            return reply, raw
-    except TimeoutError as passed:
-        silent = f"{exchange.message.TYPE} reported no completed work for {window:g} s"
-        raise WorkerFault("silence", silent) from passed

@@ -90,6 +90,8 @@ async def _greet(spec: WorkerSpec, nonce: str, listener: WorkerListener, process
 
 
 async def _end(process: WorkerProcess, stream: SocketStream | None, *, own_end: bool) -> None:
+    if stream is not None:
+        stream.stop()
     with anyio.CancelScope(shield=True):
         await process.end(own_end=own_end)
     if stream is not None:
@@ -134,7 +136,7 @@ async def _shake_hands(spec: WorkerSpec, nonce: str, channel: WorkerChannel) -> 
 async def _exchange_hello(spec: WorkerSpec, nonce: str, channel: WorkerChannel) -> Hello:
     payload: bytes | None = None
     with anyio.move_on_after(spec.hello_deadline_s):
-        payload = bytes(await channel.receive())
+        payload = await channel.receive()
     if payload is None:
         raise WorkerFault("handshake_timeout", f"the worker sent no HELLO within {spec.hello_deadline_s} s")
     manifest, kernel = bound_expectations(spec.engine, spec.expected_manifest, spec.expected_kernel)
@@ -143,6 +145,6 @@ async def _exchange_hello(spec: WorkerSpec, nonce: str, channel: WorkerChannel) 
     )
     if channel.pending_bytes:
         raise ProtocolFault(f"the worker sent {channel.pending_bytes} bytes more before HELLO_ACK")
-    await channel.send(encode(ack))
+    channel.send(encode(ack))
     channel.lower_max_frame(ack.max_frame)
     return hello

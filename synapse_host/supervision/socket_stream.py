@@ -1,7 +1,7 @@
 """The listening socket of one worker, and the accepted connection as a stream of bytes.
 
-Plain non-blocking sockets on the running asyncio loop: a request and its reply cross this file twice, and a write
-that the kernel takes at once costs one system call and no turn of the loop.
+Plain non-blocking sockets on the running asyncio loop: a request and its reply cross this file twice. A write that the
+kernel takes at once costs one system call and no turn of the loop, a reply one turn and no task to wake for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from synapse_host.worker_protocol.channel import Buffer
+from synapse_host.worker_protocol.channel import Buffer, Receiver
 
 
 class WorkerListener:
@@ -52,9 +52,87 @@ class SocketStream:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._socket = connection
+        self._receiver: Receiver | None = None
+        self._unsent: list[memoryview] = []
 
-    def send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
-        """Write what the socket takes at once; what is left, in order. Raises ``OSError`` when the peer is gone."""
+    def start(self, receiver: Receiver) -> None:
+        """Tell ``receiver`` of everything from now on."""
+        self._receiver = receiver
+        # The loop is given a number: of a socket it would write out the addresses for a message nobody sees.
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Write every part in order, at once what the socket takes; raises ``OSError`` when the peer is gone."""
+        if self._unsent:
+            self._unsent += map(memoryview, parts)
+        elif rest := self._send_now(parts):
+            self._unsent = rest
+            asyncio.get_running_loop().add_writer(self._socket.fileno(), self._write)
+
+    @property
+    def sending(self) -> bool:
+        """Whether something given to ``send`` is still to be written."""
+        return bool(self._unsent)
+
+    def shut_reading(self) -> None:
+        """Let the stream end after what has arrived, whoever else may still hold the other side open."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
+    def stop(self) -> None:
+        """Tell of nothing any more and write nothing any more."""
+        self._receiver = None
+        self._unsent = []
+        if (descriptor := self._socket.fileno()) >= 0:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(descriptor)
+            loop.remove_writer(descriptor)
+
+    def close(self) -> None:
+        """Give the connection up; safe to call twice."""
+        self.stop()
+        self._socket.close()
+
+    def _read(self) -> None:
+        # One read a turn: a peer that never stops sending must not keep the loop from its other tasks.
+        receiver = self._receiver
+        assert receiver is not None
+        room = receiver.room()
+        try:
+            if isinstance(room, int):
+                data = self._socket.recv(room)
+                count = len(data)
+            else:
+                count = self._socket.recv_into(room)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            self._end(problem)
+            return
+        if not count:
+            self._end(None)
+        elif isinstance(room, int):
+            receiver.arrived(data)
+        else:
+            receiver.filled(count)
+
+    def _write(self) -> None:
+        try:
+            self._unsent = self._send_now(self._unsent)
+        except OSError as problem:
+            self._end(problem)
+            return
+        if not self._unsent:
+            asyncio.get_running_loop().remove_writer(self._socket.fileno())
+
+    def _end(self, problem: OSError | None) -> None:
+        receiver = self._receiver
+        self.stop()
+        if receiver is not None:
+            receiver.ended(problem)
+
+    def _send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
+        """What is left of ``parts``, in order."""
         try:
             sent = self._socket.sendmsg(parts)
         except BlockingIOError:
@@ -65,36 +143,6 @@ class SocketStream:
                 rest.append(memoryview(part)[sent:])
             sent = max(0, sent - len(part))
         return rest
-
-    async def send(self, parts: Sequence[Buffer]) -> None:
-        """Write every part, in order; raises ``OSError`` when the peer is gone."""
-        loop = asyncio.get_running_loop()
-        for part in self.send_now(parts):
-            await loop.sock_sendall(self._socket, part)
-
-    async def receive(self, max_bytes: int) -> bytes:
-        """Between one byte and ``max_bytes``, or none at the end; raises ``OSError`` when the connection breaks."""
-        while True:
-            # Waiting comes first: a peer that never stops sending must not keep the loop from its other tasks.
-            await readable(self._socket)
-            with contextlib.suppress(BlockingIOError):
-                return self._socket.recv(max_bytes)
-
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Fill some of ``buffer``; how many bytes, none at the end. Raises ``OSError`` when the connection breaks."""
-        while True:
-            await readable(self._socket)
-            with contextlib.suppress(BlockingIOError):
-                return self._socket.recv_into(buffer)
-
-    def shut_reading(self) -> None:
-        """Let reads end after what has arrived, whoever else may still hold the other side open."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RD)
-
-    def close(self) -> None:
-        """Give the connection up; safe to call twice."""
-        self._socket.close()
 
 
 async def readable(source: socket.socket | int) -> None:

@@ -1,33 +1,27 @@
 """One running worker as the host sees it: requests in, replies out, one at a time, and one end for everyone.
 
-A single task owns the connection. It carries out the exchanges in the order they came and reads each reply to its
-last byte, whatever has become of the caller; so a caller may be cancelled at any moment, and the next request can
-never read the reply of the one before. The same task buries the worker: kill, reap, collect the output, fail whoever
-waits.
+``conversation`` carries out the exchanges in the order they came and reads each reply to its last byte, whatever has
+become of the caller, who may be cancelled at any moment. One task waits for its end and buries the worker: kill, reap,
+collect the output, fail whoever waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable
-from typing import NoReturn
 
 import anyio
 from anyio.abc import TaskGroup
 
 from synapse_host.errors import EngineCrashed, InvalidRequest
-from synapse_host.framing import FrameTooLarge
-from synapse_host.supervision.exchange import Exchange, Reply, begin, carry_out
+from synapse_host.supervision.conversation import Conversation
+from synapse_host.supervision.exchange import Exchange, Reply
 from synapse_host.supervision.launch import Launched, launch
-from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error, describe_exit
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.time_limits import TimeLimits
-from synapse_host.worker_protocol.channel import Buffer, ChannelClosed
-from synapse_host.worker_protocol.faults import ProtocolFault
+from synapse_host.worker_protocol.channel import Buffer
 from synapse_host.worker_protocol.messages import Hello, Loaded, Message, Ping, Pong, Shutdown, Unload
 
 #: Seconds a stopping worker gets for the request in hand and its exit, and then for SIGTERM, before SIGKILL.
@@ -48,17 +42,18 @@ class Worker:
         self._process = launched.process
         self._stream = launched.stream
         self._channel = launched.channel
-        self._engine = str(launched.hello.engine["engine"])
         self._dims: dict[str, int] = {}
-        self._queue: deque[Exchange] = deque()
-        #: What may wait until nothing else is to be done.
-        self._spare: deque[Exchange] = deque()
-        self._current: Exchange | None = None
-        self._wake = asyncio.Event()
-        #: The task waits for a request: one that comes now may be sent by whoever brings it.
-        self._idle = False
         self._stopping = False
         self._limits = TimeLimits()
+        self._ended: asyncio.Future[WorkerFault] = asyncio.get_running_loop().create_future()
+        self._conversation = Conversation(
+            launched.channel,
+            spec.silence,
+            str(launched.hello.engine["engine"]),
+            self._limits,
+            answered=self._remember,
+            ended=self._ended.set_result,
+        )
         self._began = anyio.current_time()
         #: Requests whose reply was read to its end, PING left out.
         self.answered = 0
@@ -79,12 +74,12 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether a request may still be answered."""
-        return self.fault is None and not self._process.exited.is_set()
+        return not self._conversation.over and not self._process.exited.is_set()
 
     @property
     def idle(self) -> bool:
         """Whether no request is in the worker's hands or waits for it; one for spare moments does not count."""
-        return not self._queue and (self._current is None or isinstance(self._current.message, Ping))
+        return self._conversation.idle
 
     @property
     def age_s(self) -> float:
@@ -151,13 +146,11 @@ class Worker:
         refusal = self._refusal(exchange)
         if refusal is not None:
             raise refusal
-        self._spare.append(exchange)
-        self._wake.set()
+        self._conversation.put_spare(exchange)
         try:
             await exchange.done.wait()
         except BaseException:
-            with contextlib.suppress(ValueError):
-                self._spare.remove(exchange)
+            self._conversation.withdraw(exchange)
             raise
         reply, _ = exchange.outcome()
         assert isinstance(reply, Pong)
@@ -175,17 +168,11 @@ class Worker:
         if refusal is not None:
             exchange.fail(refusal)
             return
-        if self._idle and not self._queue:
-            # What goes wrong here goes wrong again, and is answered, where the task takes it up.
-            with contextlib.suppress(ChannelClosed, FrameTooLarge, ProtocolFault):
-                begin(exchange, self._channel)
-        self._queue.append(exchange)
-        self._wake.set()
+        self._conversation.put(exchange)
 
     def abandon(self, exchange: Exchange) -> None:
         """Forget a request that was not begun; one that was is read to its end, whoever waits for it."""
-        if exchange in self._queue and exchange.unsent is None:
-            self._queue.remove(exchange)
+        if self._conversation.withdraw(exchange):
             exchange.fail(WorkerFault("stopped", "the caller went away"))
 
     async def stop(self, *, drain_s: float = DRAIN_S, terminate_s: float = TERMINATE_S) -> None:
@@ -195,8 +182,7 @@ class Worker:
         """
         if not self._stopping and self.fault is None:
             self._stopping = True
-            self._queue.append(Exchange(Shutdown(), None))
-            self._wake.set()
+            self._conversation.put(Exchange(Shutdown(), None))
         with anyio.move_on_after(drain_s):
             await self.closed.wait()
         if not self.closed.is_set():
@@ -217,67 +203,32 @@ class Worker:
     async def _serve(self) -> None:
         fault = WorkerFault("stopped", "the host is stopping")
         try:
-            await self._serve_until_fault()
-        except WorkerFault as ended:
-            fault = ended
-        except Exception as bug:  # a mistake of ours with one worker must not end the host
-            _log.exception("worker %s: the host failed while talking to it", self.spec.worker_id)
-            fault = WorkerFault("protocol_fault", f"the host failed with {type(bug).__name__}: {bug}")
+            fault = await asyncio.shield(self._ended)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._bury(fault)
 
-    async def _serve_until_fault(self) -> NoReturn:
-        while True:
-            if pending := self._queue or self._spare:
-                self._current = pending.popleft()
-                await self._carry_out(self._current)
-                self._current = None
-            elif self._process.exited.is_set():
-                raise WorkerFault("exited", "the worker exited while idle")
-            else:
-                self._wake.clear()
-                self._idle = True
-                await self._wake.wait()
-                self._idle = False
-
-    async def _carry_out(self, exchange: Exchange) -> None:
-        try:
-            if isinstance(exchange.message, Shutdown):
-                await self._shut_down(exchange)
-            reply = await carry_out(exchange, self._channel, self.spec.silence, self._engine, self._limits)
-            self._remember(exchange.message, reply[0])
-            self.answered += not isinstance(exchange.message, Ping)
-            exchange.finish(reply)
-        except WorkerRefusal as refusal:
-            exchange.fail(refusal)
-        except ChannelClosed as closed:
-            raise WorkerFault("exited", f"{closed} during {exchange.message.TYPE}") from closed
-        except (ProtocolFault, FrameTooLarge) as fault:
-            raise WorkerFault("protocol_fault", str(fault)) from fault
-
     def _remember(self, request: Message, reply: Message) -> None:
-        """Keep how wide the vectors of each loaded model are."""
+        """Count what is answered, and keep how wide the vectors of each loaded model are."""
+        self.answered += not isinstance(request, Ping)
         if isinstance(reply, Loaded):
             self._dims[reply.model_ref] = reply.dims
         elif isinstance(request, Unload):
             self._dims.pop(request.model_ref, None)
 
-    async def _shut_down(self, exchange: Exchange) -> NoReturn:
-        await self._channel.send(exchange.payload)
-        await self._process.exited.wait()
-        raise WorkerFault("stopped", "the worker was stopped")
-
     async def _notice_exit(self) -> None:
         """An exit must end a read even when a process the worker left behind still holds its socket."""
         await self._process.exited.wait()
-        self._stream.shut_reading()
-        self._wake.set()
+        if self._conversation.shutting_down:
+            self._conversation.end(WorkerFault("stopped", "the worker was stopped"))
+        else:
+            self._stream.shut_reading()
 
     async def _bury(self, fault: WorkerFault) -> None:
         if self._stopping and fault.reason == "exited":
             fault = WorkerFault("stopped", "the worker was stopped")
         self.fault = fault
+        self._conversation.end(fault)
         try:
             await self._process.end(own_end=fault.reason == "exited")
         except Exception:  # whoever waits for this worker must be told, whatever became of its process
@@ -295,10 +246,7 @@ class Worker:
                 describe_exit(self._process.returncode),
                 fault.message,
             )
-        waiting = [*([self._current] if self._current else []), *self._queue, *self._spare]
-        self._queue.clear()
-        self._spare.clear()
-        for exchange in waiting:
+        for exchange in self._conversation.take_all():
             exchange.fail(self._crash(fault))
         self.closed.set()
 

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 import anyio
 
 from synapse_host.framing import FrameTooLarge, frame_header
-from synapse_host.supervision.exchange import Exchange, carry_out
+from synapse_host.supervision.conversation import Conversation
+from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.reply_check import REPLIES
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.socket_stream import SocketStream
+from synapse_host.supervision.worker_fault import WorkerFault
 from synapse_host.testing.message_strategies import SELF_CHECKED_BYTES, sample_of
 from synapse_host.testing.mutated_frames import FrameMaker, wire_bytes
 from synapse_host.time_limits import TimeLimits
@@ -53,6 +55,13 @@ _SUITING: Mapping[type[Message], tuple[Message, bytes | None]] = (
 _ASKED: Sequence[type[Message]] = list(REPLIES)
 _RESPONSES: Sequence[type[Message]] = list(RESPONSES.values())
 _GENERATED = Text("r-1", "ä", 2, 2, "stop", [1, 2])
+
+#: What ended a conversation, in the words of the tally.
+_FAULTS: Mapping[type[BaseException | None], str] = {
+    ProtocolFault: "faulty",
+    FrameTooLarge: "too large",
+    ChannelClosed: "closed",
+}
 
 #: What a run must have reached to count as one.
 HANDLERS = frozenset({f"{kind.TYPE} answered" for kind in REPLIES} | {"refused", "faulty", "too large", "closed"})
@@ -111,17 +120,21 @@ async def _exchange(
 
 async def _outcome(exchange: Exchange, channel: WorkerChannel) -> str:
     limits = TimeLimits()
+
+    def ended(fault: WorkerFault) -> None:
+        if not exchange.done.is_set():
+            exchange.fail(fault)
+
+    conversation = Conversation(channel, _WINDOWS, "fuzz", limits, answered=lambda *_: None, ended=ended)
     try:
+        conversation.put(exchange)
         with anyio.fail_after(_DEADLINE_S):
-            reply, _ = await carry_out(exchange, channel, _WINDOWS, "fuzz", limits)
+            await exchange.done.wait()
+        reply, _ = exchange.outcome()
     except WorkerRefusal:
         return "refused"
-    except ProtocolFault:
-        return "faulty"
-    except FrameTooLarge:
-        return "too large"
-    except ChannelClosed:
-        return "closed"
+    except WorkerFault as fault:
+        return _FAULTS[type(fault.__cause__)]
     finally:
         limits.close()
     assert type(reply) is REPLIES[type(exchange.message)]

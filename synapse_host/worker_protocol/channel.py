@@ -1,8 +1,13 @@
-"""The host's end of a worker connection: whole frames in and out, over any stream of bytes."""
+"""The host's end of a worker connection: whole frames in and out, over any stream of bytes.
+
+What arrives is told by calls from the event loop, not waited for by a task: a reply is read, judged and handed on in
+the one turn of the loop its bytes come in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from synapse_host.framing import FrameDecoder, frame_header
@@ -22,32 +27,58 @@ class ChannelClosed(Exception):
     """The worker's end of the connection is gone; the message says whether a frame was cut short."""
 
 
+class Receiver(Protocol):
+    """What a ``ByteStream`` tells of what arrives, one call after the other, from the event loop."""
+
+    def room(self) -> int | memoryview:
+        """Where the next bytes go: how many at most, or the memory to fill."""
+
+    def arrived(self, data: bytes) -> None:
+        """These bytes came."""
+
+    def filled(self, count: int) -> None:
+        """So many bytes came into the memory that ``room`` gave."""
+
+    def ended(self, problem: OSError | None) -> None:
+        """Nothing more will come, in order or because of ``problem``; the last call."""
+
+
 class ByteStream(Protocol):
-    """What carries the bytes. Both calls raise ``OSError`` when the connection breaks."""
+    """What carries the bytes: a Unix socket, or anything that can call back when bytes have come, as a named pipe."""
 
-    def send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
-        """Write what can be written without waiting; what is left, in order."""
+    def start(self, receiver: Receiver) -> None:
+        """Tell ``receiver`` of everything from now on."""
 
-    async def send(self, parts: Sequence[Buffer]) -> None:
-        """Write every part, in order."""
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Write every part in order: at once what can be, the rest as soon as it can be.
 
-    async def receive(self, max_bytes: int) -> bytes:
-        """Between one byte and ``max_bytes``, or none at the end of the stream."""
+        Raises ``OSError`` when the peer is gone; a peer that goes later is told to the receiver.
+        """
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Fill some of ``buffer`` from its beginning; how many bytes, none at the end of the stream."""
+    @property
+    def sending(self) -> bool:
+        """Whether something given to ``send`` is still to be written."""
+
+    def stop(self) -> None:
+        """Tell of nothing any more; what arrives stays where it is."""
 
     def close(self) -> None:
         """Give the connection up; safe to call twice."""
 
 
 class WorkerChannel:
-    """Frames over ``stream``, each at most ``max_frame`` bytes. One sender and one receiver at a time."""
+    """Frames over ``stream``, each at most ``max_frame`` bytes."""
 
     def __init__(self, stream: ByteStream, max_frame: int) -> None:
         self._stream = stream
         self._max_frame = max_frame
         self._decoder = FrameDecoder(max_frame)
+        #: A large frame under way, and how much of it has come.
+        self._large: bytearray | None = None
+        self._filled = 0
+        self._closed: ChannelClosed | None = None
+        self._heard: Callable[[], None] = _ignore
+        stream.start(self)
 
     @property
     def max_frame(self) -> int:
@@ -59,11 +90,20 @@ class WorkerChannel:
         """Bytes received that no one has taken as a frame."""
         return self._decoder.pending_bytes
 
+    @property
+    def sending(self) -> bool:
+        """Whether something sent is still to be written."""
+        return self._stream.sending
+
     def lower_max_frame(self, max_frame: int) -> None:
         """Take the negotiated frame size."""
         self._max_frame = self._decoder.limit = max_frame
 
-    async def send(self, payload: bytes, raw: Buffer | None = None) -> None:
+    def attach(self, heard: Callable[[], None]) -> None:
+        """Call ``heard`` whenever there may be another frame, or the end."""
+        self._heard = heard
+
+    def send(self, payload: bytes, raw: Buffer | None = None) -> None:
         """Send a control frame and, when given, the raw frame that belongs to it, which is not copied.
 
         Raises:
@@ -71,67 +111,93 @@ class WorkerChannel:
             ChannelClosed: the worker no longer reads.
 
         """
-        await self.finish_send(self.start_send(payload, raw))
-
-    def start_send(self, payload: bytes, raw: Buffer | None = None) -> list[memoryview]:
-        """As much of ``send`` as needs no waiting; ``finish_send`` takes the rest."""
         control = frame_header(len(payload), self._max_frame) + payload
         parts: list[Buffer] = [control]
         if raw is not None:
             view = memoryview(raw).cast("B")
             parts = [control + frame_header(view.nbytes, self._max_frame), view]
         try:
-            return self._stream.send_now(parts)
+            self._stream.send(parts)
         except OSError as broken:
             raise ChannelClosed(f"the worker stopped reading: {broken}") from broken
 
-    async def finish_send(self, rest: Sequence[Buffer]) -> None:
-        """Send what ``start_send`` left; raises ``ChannelClosed``."""
-        if not rest:
-            return
-        try:
-            await self._stream.send(rest)
-        except OSError as broken:
-            raise ChannelClosed(f"the worker stopped reading: {broken}") from broken
-
-    async def receive(self, awaited: int = 0) -> bytes | bytearray:
-        """The next frame's payload; raises ``ChannelClosed`` or ``FrameTooLarge``.
+    def next_frame(self, awaited: int = 0) -> bytes | bytearray | None:
+        """The next frame's payload, or None until more has come.
 
         ``awaited`` is how many bytes it should have, where the caller knows: memory for a large frame is taken at once
         when its header says the same, and otherwise only as its bytes arrive.
+
+        Raises:
+            FrameTooLarge: its header passes the limit.
+            ChannelClosed: all that had come is taken, and no more will.
+
         """
-        while (frame := self._decoder.next_frame()) is None:
-            begun = self._decoder.hand_over(awaited) if awaited >= _LARGE_FRAME else None
-            if begun is not None:
-                return await self._receive_large(awaited, begun)
-            self._decoder.feed(await self._read())
-        return frame
+        frame = self._whole_large() if self._large is not None else self._decoder.next_frame()
+        if frame is not None:
+            return frame
+        if self._closed is not None:
+            raise self._closed
+        if awaited >= _LARGE_FRAME and self._large is None and (begun := self._decoder.hand_over(awaited)) is not None:
+            self._large, self._filled = bytearray(awaited), len(begun)
+            self._large[: len(begun)] = begun
+        return None
 
-    async def _receive_large(self, length: int, begun: bytes) -> bytearray:
-        payload, filled = bytearray(length), len(begun)
-        payload[:filled] = begun
-        while filled < length:
-            with memoryview(payload) as view, view[filled:] as rest:
-                try:
-                    count = await self._stream.receive_into(rest)
-                except OSError as broken:
-                    raise ChannelClosed(f"the connection to the worker broke: {broken}") from broken
-            if not count:
-                raise ChannelClosed(f"the worker closed the connection after {filled} bytes of an unfinished frame")
-            filled += count
-        return payload
+    async def receive(self) -> bytes:
+        """Wait for the next frame; for the handshake alone, where there is nobody to be called yet.
 
-    async def _read(self) -> bytes:
-        wanted = max(_LEAST_READ, min(self._decoder.wanted_bytes, _LARGEST_READ))
+        Raises:
+            FrameTooLarge, ChannelClosed: as ``next_frame``.
+
+        """
+        heard = asyncio.Event()
+        self.attach(heard.set)
         try:
-            data = await self._stream.receive(wanted)
-        except OSError as broken:
-            raise ChannelClosed(f"the connection to the worker broke: {broken}") from broken
-        if not data:
-            cut = f" after {self.pending_bytes} bytes of an unfinished frame" if self.pending_bytes else ""
-            raise ChannelClosed(f"the worker closed the connection{cut}")
-        return data
+            while (frame := self.next_frame()) is None:
+                await heard.wait()
+                heard.clear()
+        finally:
+            self.attach(_ignore)
+        return bytes(frame)
+
+    def room(self) -> int | memoryview:
+        """As ``Receiver``."""
+        if self._large is not None:
+            return memoryview(self._large)[self._filled :]
+        return max(_LEAST_READ, min(self._decoder.wanted_bytes, _LARGEST_READ))
+
+    def arrived(self, data: bytes) -> None:
+        """As ``Receiver``."""
+        self._decoder.feed(data)
+        self._heard()
+
+    def filled(self, count: int) -> None:
+        """As ``Receiver``."""
+        self._filled += count
+        if self._large is not None and self._filled == len(self._large):
+            self._heard()
+
+    def ended(self, problem: OSError | None) -> None:
+        """As ``Receiver``."""
+        unfinished = self.pending_bytes if self._large is None else self._filled
+        cut = f" after {unfinished} bytes of an unfinished frame" if unfinished else ""
+        said = f"the worker closed the connection{cut}" if problem is None else f"the connection broke: {problem}"
+        self._closed = ChannelClosed(said)
+        self._heard()
+
+    def stop(self) -> None:
+        """Hear nothing any more; what the worker still says is left unread."""
+        self._stream.stop()
 
     def close(self) -> None:
         """Give the connection up; safe to call twice."""
         self._stream.close()
+
+    def _whole_large(self) -> bytearray | None:
+        if self._large is None or self._filled < len(self._large):
+            return None
+        whole, self._large = self._large, None
+        return whole
+
+
+def _ignore() -> None:
+    """Nobody listens."""

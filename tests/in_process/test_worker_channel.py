@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import tracemalloc
@@ -9,57 +10,71 @@ import anyio
 import pytest
 
 from synapse_host.framing import FrameTooLarge
-from synapse_host.supervision.exchange import Exchange, carry_out
+from synapse_host.supervision.conversation import Conversation
+from synapse_host.supervision.exchange import Exchange, Reply
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.worker_fault import WorkerFault
-from synapse_host.worker_protocol.channel import Buffer, ChannelClosed, WorkerChannel
-from synapse_host.worker_protocol.faults import ProtocolFault
+from synapse_host.testing.running_worker import PATIENCE_S
+from synapse_host.time_limits import TimeLimits
+from synapse_host.worker_protocol.channel import Buffer, ChannelClosed, Receiver, WorkerChannel
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, VectorsHeader
 
 pytestmark = pytest.mark.anyio
 
 
 class MemoryStream:
-    """Hands out ``chunks`` one by one, each after ``pause_s``; None in their place waits for ever."""
+    """Hands out ``chunks`` one by one, each ``pause_s`` after the one before, then the end; None waits for ever."""
+
+    sending = False
 
     def __init__(self, *chunks: bytes | None, pause_s: float = 0.0) -> None:
-        self.chunks = list(chunks)
+        self.chunks: list[bytes | None] = [*chunks, b""]
         self.pause_s = pause_s
         self.sent: list[bytes] = []
+        self.receiver: Receiver | None = None
 
-    def send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
+    def start(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self._later()
+
+    def send(self, parts: Sequence[Buffer]) -> None:
         self.sent += [bytes(part) for part in parts]
-        return []
 
-    async def send(self, parts: Sequence[Buffer]) -> None:
-        self.send_now(parts)
-
-    async def receive(self, max_bytes: int) -> bytes:
-        await anyio.sleep(self.pause_s)
-        chunk = self.chunks.pop(0) if self.chunks else b""
-        if chunk is None:
-            await anyio.sleep_forever()
-        assert chunk is not None
-        assert len(chunk) <= max_bytes
-        return chunk
-
-    async def receive_into(self, buffer: memoryview) -> int:
-        chunk = await self.receive(len(buffer))
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
+    def stop(self) -> None:
+        self.receiver = None
 
     def close(self) -> None:
-        self.chunks.clear()
+        self.stop()
+
+    def _later(self) -> None:
+        asyncio.get_running_loop().call_later(self.pause_s, self._hand_out)
+
+    def _hand_out(self) -> None:
+        chunk = self.chunks.pop(0) if self.receiver is not None else None
+        if self.receiver is None or chunk is None:
+            return
+        room = self.receiver.room()
+        if not chunk:
+            self.receiver.ended(None)
+            return
+        if isinstance(room, int):
+            assert len(chunk) <= room
+            self.receiver.arrived(chunk)
+        else:
+            room[: len(chunk)] = chunk
+            self.receiver.filled(len(chunk))
+        self._later()
 
 
 class BrokenStream(MemoryStream):
     """A connection the peer has reset."""
 
-    def send_now(self, parts: Sequence[Buffer]) -> list[memoryview]:
+    def send(self, parts: Sequence[Buffer]) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    async def receive(self, max_bytes: int) -> bytes:
-        raise ConnectionResetError(104, "Connection reset by peer")
+    def _hand_out(self) -> None:
+        assert self.receiver is not None
+        self.receiver.ended(ConnectionResetError(104, "Connection reset by peer"))
 
 
 def frame(payload: bytes) -> bytes:
@@ -79,16 +94,59 @@ def request() -> Exchange:
     return Exchange(message, struct.pack("<i", 7))
 
 
+class Talk:
+    """A conversation over ``stream``; what a worker's task would be told of its end is raised."""
+
+    def __init__(self, stream: MemoryStream, windows: SilenceWindows | None = None, engine: str = "stub") -> None:
+        self.fault: WorkerFault | None = None
+        self.limits = TimeLimits()
+        self.asked: list[Exchange] = []
+        self.conversation = Conversation(
+            WorkerChannel(stream, 4096),
+            windows or SilenceWindows(),
+            engine,
+            self.limits,
+            answered=lambda *_: None,
+            ended=self.end,
+        )
+
+    def end(self, fault: WorkerFault) -> None:
+        self.fault = fault
+        for exchange in self.asked:
+            if not exchange.done.is_set():
+                exchange.fail(fault)
+
+    async def ask(self, exchange: Exchange) -> Reply:
+        self.asked.append(exchange)
+        self.conversation.put(exchange)
+        try:
+            with anyio.fail_after(PATIENCE_S):
+                await exchange.done.wait()
+        finally:
+            self.asked.remove(exchange)
+            self.limits.close()
+        return exchange.outcome()
+
+
+async def next_frame(channel: WorkerChannel, awaited: int) -> bytes | bytearray:
+    heard = anyio.Event()
+    channel.attach(lambda: heard.set())
+    while (frame := channel.next_frame(awaited)) is None:
+        await heard.wait()
+        heard = anyio.Event()
+    return frame
+
+
 async def test_a_request_and_its_raw_frame_leave_together() -> None:
     stream = MemoryStream(HEADER, VECTORS)
     exchange = request()
-    await carry_out(exchange, WorkerChannel(stream, 4096), SilenceWindows(), "stub")
+    await Talk(stream).ask(exchange)
     assert b"".join(stream.sent) == frame(exchange.payload) + frame(struct.pack("<i", 7))
 
 
 async def test_a_reply_in_single_bytes_is_one_reply() -> None:
     stream = MemoryStream(*(bytes([byte]) for byte in HEADER + VECTORS))
-    reply, raw = await carry_out(request(), WorkerChannel(stream, 4096), SilenceWindows(), "stub")
+    reply, raw = await Talk(stream).ask(request())
     assert (reply, raw) == (VectorsHeader("e", 2, 1), VECTORS[4:])
 
 
@@ -97,7 +155,7 @@ async def test_nothing_is_sent_of_a_frame_that_is_too_large() -> None:
     channel = WorkerChannel(stream, 16)
     for payload, raw in ((b"x" * 17, None), (b"x", b"y" * 17)):
         with pytest.raises(FrameTooLarge):
-            await channel.send(payload, raw)
+            channel.send(payload, raw)
     assert stream.sent == []
 
 
@@ -118,16 +176,58 @@ async def test_the_end_says_whether_it_cut_a_frame(cut: int, said: str) -> None:
 async def test_a_broken_connection_is_an_end_either_way() -> None:
     channel = WorkerChannel(BrokenStream(), 4096)
     with pytest.raises(ChannelClosed, match="Broken pipe"):
-        await channel.send(b"{}")
+        channel.send(b"{}")
     with pytest.raises(ChannelClosed, match="reset by peer"):
         await channel.receive()
 
 
-async def test_bytes_left_over_from_before_are_a_fault() -> None:
-    channel = WorkerChannel(MemoryStream(HEADER + VECTORS + b"rest"), 4096)
-    await carry_out(request(), channel, SilenceWindows(), "stub")
-    with pytest.raises(ProtocolFault, match="4 bytes arrived that no request asked for"):
-        await carry_out(request(), channel, SilenceWindows(), "stub")
+async def test_bytes_left_over_from_before_are_the_end() -> None:
+    talk = Talk(MemoryStream(HEADER + VECTORS + b"\x04\x00\x00", None))
+    await talk.ask(request())
+    assert (talk.fault and talk.fault.reason, str(talk.fault)) == (
+        "protocol_fault",
+        "3 bytes arrived that no request asked for",
+    )
+
+
+async def test_a_frame_nobody_asked_for_is_the_end_also_between_requests() -> None:
+    talk = Talk(MemoryStream(None))
+    talk.conversation._channel.arrived(frame(b"{}"))
+    assert (talk.fault and talk.fault.reason, str(talk.fault)) == (
+        "protocol_fault",
+        "a frame arrived that no request asked for",
+    )
+
+
+async def test_a_worker_that_left_before_the_first_request_is_known_to_have() -> None:
+    channel = WorkerChannel(MemoryStream(None), 4096)
+    channel.ended(None)
+    ends: list[WorkerFault] = []
+    Conversation(channel, SilenceWindows(), "stub", TimeLimits(), answered=lambda *_: None, ended=ends.append)
+    assert [str(fault) for fault in ends] == ["the worker closed the connection while idle"]
+
+
+async def test_a_reply_before_the_request_was_read_is_no_reply() -> None:
+    """What is still to be written would stand before the next request."""
+    stream = MemoryStream(HEADER, VECTORS)
+    stream.sending = True
+    with pytest.raises(WorkerFault, match="before the request was read"):
+        await Talk(stream).ask(request())
+
+
+async def test_requests_wait_their_turn_and_one_taken_back_is_never_sent() -> None:
+    talk = Talk(stream := MemoryStream(None))
+    first, second, third = request(), request(), request()
+    for exchange in (first, second, third):
+        talk.conversation.put(exchange)
+    assert talk.conversation.withdraw(second)
+    assert not talk.conversation.withdraw(first)
+    assert len(stream.sent) == 2
+    for chunk in (HEADER, VECTORS):
+        talk.conversation._channel.arrived(chunk)
+    assert (first.done.is_set(), second.done.is_set(), third.done.is_set()) == (True, False, False)
+    assert len(stream.sent) == 4
+    talk.limits.close()
 
 
 async def test_completed_work_renews_the_window() -> None:
@@ -135,14 +235,14 @@ async def test_completed_work_renews_the_window() -> None:
     reports = [control(type="PROGRESS", completed=done, phase="inference") for done in range(1, 6)]
     stream = MemoryStream(*reports, HEADER, VECTORS, pause_s=0.2)
     windows = SilenceWindows(inference_s=0.9)
-    reply, _ = await carry_out(request(), WorkerChannel(stream, 4096), windows, "stub")
+    reply, _ = await Talk(stream, windows).ask(request())
     assert isinstance(reply, VectorsHeader)
 
 
 async def test_silence_after_progress_ends_the_exchange() -> None:
     stream = MemoryStream(control(type="PROGRESS", completed=1, phase="inference"), None)
     with pytest.raises(WorkerFault, match=r"no completed work for 0\.05 s") as silent:
-        await carry_out(request(), WorkerChannel(stream, 4096), SilenceWindows(inference_s=0.05), "stub")
+        await Talk(stream, SilenceWindows(inference_s=0.05)).ask(request())
     assert silent.value.reason == "silence"
 
 
@@ -150,15 +250,15 @@ async def test_the_phase_cuda_names_chooses_its_window() -> None:
     stream = MemoryStream(control(type="PROGRESS", completed=1, phase="inference"), None)
     windows = SilenceWindows(long_s=600.0, inference_s=0.05)
     with pytest.raises(WorkerFault, match=r"0\.05 s"):
-        await carry_out(request(), WorkerChannel(stream, 4096), windows, "owned-cuda")
+        await Talk(stream, windows, "owned-cuda").ask(request())
 
 
 async def test_bytes_alone_do_not_renew_the_window() -> None:
     """A frame that never ends is no completed work, however steadily it arrives."""
     stream = MemoryStream(*([b"\x10"] + [b"\x00"] * 3 + [b"x"] * 1000), pause_s=0.02)
-    with pytest.raises((WorkerFault, ProtocolFault)) as ended:
-        await carry_out(request(), WorkerChannel(stream, 4096), SilenceWindows(inference_s=0.1), "stub")
-    assert isinstance(ended.value, WorkerFault)
+    with pytest.raises(WorkerFault) as ended:
+        await Talk(stream, SilenceWindows(inference_s=0.1)).ask(request())
+    assert ended.value.reason == "silence"
 
 
 async def test_guards_are_let_go_once_when_the_reply_is_drained() -> None:
@@ -180,8 +280,8 @@ async def test_an_awaited_large_frame_comes_whole_however_it_is_cut(cut: int) ->
     pieces = [data[:cut], *(data[place : place + 65536] for place in range(cut, len(data), 65536))]
     pieces = [piece[start : start + 65536] for piece in pieces for start in range(0, len(piece), 65536)]
     channel = WorkerChannel(MemoryStream(*pieces, frame(b"next")), 2 * len(LARGE))
-    assert await channel.receive(len(LARGE)) == LARGE
-    assert await channel.receive(len(LARGE)) == b"next"
+    assert await next_frame(channel, len(LARGE)) == LARGE
+    assert await next_frame(channel, len(LARGE)) == b"next"
     assert channel.pending_bytes == 0
 
 
@@ -189,7 +289,7 @@ async def test_a_large_frame_that_is_cut_short_is_said_so() -> None:
     data = frame(LARGE)[:100_000]
     channel = WorkerChannel(MemoryStream(data[:65536], data[65536:]), 2 * len(LARGE))
     with pytest.raises(ChannelClosed, match="after 99996 bytes of an unfinished frame"):
-        await channel.receive(len(LARGE))
+        await next_frame(channel, len(LARGE))
 
 
 async def test_memory_is_not_taken_by_what_a_header_says_alone() -> None:
@@ -198,7 +298,7 @@ async def test_memory_is_not_taken_by_what_a_header_says_alone() -> None:
     tracemalloc.start()
     try:
         with anyio.move_on_after(0.05):
-            await channel.receive(len(LARGE))
+            await next_frame(channel, len(LARGE))
         assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
         tracemalloc.stop()

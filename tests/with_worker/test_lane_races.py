@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SEEDS, OPERATIONS, CALLERS = range(6), 12, 6
 #: Steps of the shells that get delays of their own.
 SLOWED: list[tuple[Any, str]] = [
-    *((Worker, "_carry_out"), (WorkerProcess, "end"), (SocketStream, "receive")),
+    *((Worker, "_bury"), (WorkerProcess, "end")),
     *((Residency, "_start_serving"), (Residency, "_stop"), (GroupRun, "wait")),
 ]
 #: What may come of a request or of an operator's wish while others kill, load and unload.
@@ -108,6 +108,16 @@ def delayed(original: Callable[..., Awaitable[Any]], storm: Storm) -> Callable[.
     return late
 
 
+def read_late(read: Callable[[SocketStream], None], storm: Storm) -> Callable[[SocketStream], None]:
+    """``read`` some turns of the loop later, which calls it again for as long as there is something to read."""
+
+    def late(stream: SocketStream) -> None:
+        if storm.draw.random() < 0.5:
+            read(stream)
+
+    return late
+
+
 async def next_vector(stub: StubLane) -> list[float]:
     """What the next request gets; the last kill may not have been noticed yet, and costs one request more."""
     try:
@@ -126,6 +136,7 @@ async def test_a_lane_in_a_storm_serves_the_next_request(
             storm = Storm(stub, random.Random(seed))
             for owner, name in SLOWED:
                 monkeypatch.setattr(owner, name, delayed(getattr(owner, name), storm))
+            monkeypatch.setattr(SocketStream, "_read", read_late(SocketStream._read, storm))
             async with anyio.create_task_group() as callers:
                 for _ in range(CALLERS):
                     callers.start_soon(storm.caller)

@@ -79,7 +79,7 @@ async def test_a_busy_worker_is_asked_once_and_its_row_keeps_the_last_answer(tmp
                 stub.lane.refresh_health()
             await anyio.wait_all_tasks_blocked()
             assert stub.lane.health.pulse is first
-            assert len(stub.workers[0]._spare) == 1
+            assert len(stub.workers[0]._conversation._spare) == 1
             gate.open()
         await stub.pulse()
         assert stub.lane.health.pulse is not first
