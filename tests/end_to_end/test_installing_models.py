@@ -8,6 +8,7 @@ import pty
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,27 @@ def hub(catalog: TinyCatalog) -> Iterator[FileServer]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, catalog: TinyCatalog) -> Iterator[tuple[RunningHost, FileServer]]:
+    with hub_of(catalog) as hub, host_of(tmp_path_factory.mktemp("home"), catalog, hub) as host:
+        yield host, hub
+
+
 @pytest.fixture
-def running(tmp_path: Path, catalog: TinyCatalog, hub: FileServer) -> Iterator[RunningHost]:
-    with host_of(tmp_path / "home", catalog, hub) as host:
-        yield host
+def shared_hub(shared: tuple[RunningHost, FileServer]) -> FileServer:
+    return shared[1]
+
+
+@pytest.fixture
+def running(shared: tuple[RunningHost, FileServer]) -> RunningHost:
+    """The host of these tests with nothing installed, whatever ran before."""
+    host, hub = shared
+    hub.stalled.clear()
+    with host.client() as client:
+        with suppress(SynapseError):
+            client.model_unload(f"{EMBED}-reference")
+        client.models_remove(EMBED)
+    return host
 
 
 def cache_of(home: Path) -> BlobCache:
@@ -60,7 +78,7 @@ def shown(done: subprocess.CompletedProcess[str], status: Exit = Exit.OK) -> Any
 
 
 def test_a_model_is_installed_served_repaired_and_removed_by_commands(
-    running: RunningHost, catalog: TinyCatalog, hub: FileServer
+    running: RunningHost, catalog: TinyCatalog, shared_hub: FileServer
 ) -> None:
     home = running.home
     done = run_synapse("models", "download", EMBED, home=home)
@@ -78,9 +96,9 @@ def test_a_model_is_installed_served_repaired_and_removed_by_commands(
         client.embed_query(EMBED, "ab ba", retries=20)
     assert refused.value.details is not None
     assert refused.value.details["recovery_op"] == "models.download"
-    asked = len(hub.seen)
+    asked = len(shared_hub.seen)
     assert run_synapse("models", "download", EMBED, home=home).returncode == Exit.OK
-    assert [seen.path for seen in hub.seen[asked:]] == [path_on(catalog, EMBED, WEIGHTS)]
+    assert [seen.path for seen in shared_hub.seen[asked:]] == [path_on(catalog, EMBED, WEIGHTS)]
     with running.client() as client:
         assert client.embed_query(EMBED, "ab ba", retries=20).fingerprint == first.fingerprint
 
@@ -109,8 +127,10 @@ def test_serving_never_asks_the_network(tmp_path: Path, catalog: TinyCatalog) ->
         assert cut.value.details["reason"] == "network"
 
 
-def test_a_refusing_hub_is_told_with_its_status(running: RunningHost, catalog: TinyCatalog, hub: FileServer) -> None:
-    hub.plan(path_on(catalog, EMBED, "tokenizer.json"), Plan(403))
+def test_a_refusing_hub_is_told_with_its_status(
+    running: RunningHost, catalog: TinyCatalog, shared_hub: FileServer
+) -> None:
+    shared_hub.plan(path_on(catalog, EMBED, "tokenizer.json"), Plan(403))
     done = run_synapse("models", "download", EMBED, home=running.home)
     assert done.returncode == Exit.REFUSED
     assert done.stderr.startswith("error: download_failed: ")
@@ -123,12 +143,12 @@ def test_a_refusing_hub_is_told_with_its_status(running: RunningHost, catalog: T
 
 
 def test_a_stalled_download_is_shared_and_cancelled(
-    running: RunningHost, catalog: TinyCatalog, hub: FileServer
+    running: RunningHost, catalog: TinyCatalog, shared_hub: FileServer
 ) -> None:
-    hub.plan(path_on(catalog, EMBED, WEIGHTS), Plan(stall_after=100))
+    shared_hub.plan(path_on(catalog, EMBED, WEIGHTS), Plan(stall_after=100))
     with running.client() as client, running.client() as other:
         job = client.models_download(EMBED)
-        assert hub.stalled.wait(20)
+        assert shared_hub.stalled.wait(20)
         assert other.models_download(EMBED, request_key="mine")["job_id"] == job["job_id"]
         status = client.model_status(job_id=job["job_id"])
         assert (status["state"], status["bytes_done"]) == ("downloading", 100)
@@ -182,9 +202,11 @@ def test_two_homes_share_a_cache_and_fetch_once(tmp_path: Path, catalog: TinyCat
             client.embed_query(EMBED, "ba")
 
 
-def test_a_terminal_sees_bytes_rate_and_time_left(running: RunningHost, catalog: TinyCatalog, hub: FileServer) -> None:
+def test_a_terminal_sees_bytes_rate_and_time_left(
+    running: RunningHost, catalog: TinyCatalog, shared_hub: FileServer
+) -> None:
     pauses = Plan(cut_after=100), Plan(503, {"Retry-After": "1"}), Plan(cut_after=20_000)
-    hub.plan(path_on(catalog, EMBED, WEIGHTS), *pauses, Plan(503, {"Retry-After": "1"}))
+    shared_hub.plan(path_on(catalog, EMBED, WEIGHTS), *pauses, Plan(503, {"Retry-After": "1"}))
     master, slave = pty.openpty()
     process = subprocess.Popen(
         synapse_command("models", "download", EMBED), stderr=slave, stdout=slave, env=environment_of(running.home)
