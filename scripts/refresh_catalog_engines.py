@@ -1,7 +1,7 @@
 """Holds the engines of the shipped catalog document against the plugins of this checkout.
 
-    python scripts/refresh_catalog_engines.py           writes what the plugins say, and the pins that follow
-    python scripts/refresh_catalog_engines.py --check   changes nothing; exits 1 where the document says otherwise
+    python scripts/refresh_catalog_engines.py [BACKEND...]     writes what the plugins say, and the pins that follow
+    python scripts/refresh_catalog_engines.py --check [...]    changes nothing; exits 1 where the document differs
 
 A change of a family, an operation or a plugin's kernels is a change of its kernel revision and with it of every pin:
 run this then. Nothing has to be installed; a plugin's version is read from its project file.
@@ -53,10 +53,12 @@ def main() -> int:
     """Write or compare; the exit status says whether the document was right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare and change nothing")
-    check = parser.parse_args().check
+    parser.add_argument("backends", nargs="*", help="default: all of them")
+    arguments = parser.parse_args()
+    check, backends = arguments.check, arguments.backends or list(PLUGINS)
     document = json.loads(DOCUMENT.read_text("utf-8"))
     engines = document["engines"]
-    now = {backend: described(backend, engines[backend]["unpinned_flags"]) for backend in PLUGINS}
+    now = {backend: described(backend, engines[backend]["unpinned_flags"]) for backend in backends}
     differing = [backend for backend, engine in now.items() if engine != engines[backend]]
     for backend in differing:
         sys.stdout.write(f"{backend}: the document has {engines[backend]}\n{backend}: the plugin says {now[backend]}\n")
