@@ -14,7 +14,7 @@ from synapse_host.cache.layout import CacheLayout
 from synapse_host.cli.cache_commands import states_of
 from synapse_host.errors import SettingsInvalid, StoreFailure
 from synapse_host.settings import Settings, load_settings
-from synapse_host.store.upkeep import faults_of
+from synapse_host.store.upkeep import faults_of, installed_files
 
 _CONNECT_S = 2.0
 
@@ -103,6 +103,7 @@ def _cache(settings: Settings, hash_content: bool) -> Iterator[Finding]:
         yield Finding("model cache", True, f"{root} holds {len(digests)} files, {_bytes_in(cache.layout.blobs)} bytes")
         if hash_content:
             yield _content(cache, digests)
+        yield from _installed(settings, cache)
         yield from _set_aside(cache.layout.quarantine)
     except (StoreFailure, OSError) as failure:
         yield Finding("model cache", False, str(failure), "see the message")
@@ -113,6 +114,24 @@ def _content(cache: BlobCache, digests: list[str]) -> Finding:
     if not bad:
         return Finding("cached content", True, f"{len(digests)} files are what their digests say")
     return Finding("cached content", False, "; ".join(bad), "download the models they belong to again")
+
+
+def _installed(settings: Settings, cache: BlobCache) -> Iterator[Finding]:
+    files = installed_files(settings.paths.store_file)
+    lost = [file for file in files if not _is_present(cache.path(file.sha256), file.size)]
+    models = sorted({file.catalog_id for file in files})
+    if lost:
+        named = ", ".join(f"{file.name} of {file.catalog_id}" for file in lost)
+        remedy = "; ".join(
+            f"synapse-host models download {name}" for name in sorted({file.catalog_id for file in lost})
+        )
+        yield Finding("installed models", False, f"missing or of another size: {named}", remedy)
+    elif models:
+        yield Finding("installed models", True, f"every file of {', '.join(models)} is here")
+
+
+def _is_present(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size == size
 
 
 def _set_aside(quarantine: Path) -> Iterator[Finding]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import Engine
 
@@ -35,6 +37,27 @@ def vacuum_if_wasteful(engine: Engine) -> bool:
         connection.close()
 
 
+class InstalledFile(NamedTuple):
+    """A file that the store says is installed."""
+
+    catalog_id: str
+    name: str
+    sha256: str
+    size: int
+
+
+def installed_files(path: Path) -> list[InstalledFile]:
+    """What the store at ``path`` says is installed; empty where it cannot say. Opens the file for reading alone."""
+    if not path.exists():
+        return []
+    try:
+        with closing(_for_reading(path)) as connection:
+            rows = connection.execute("SELECT catalog_id, name, sha256, size FROM install_members ORDER BY 1, 2")
+            return [InstalledFile(*row) for row in rows]
+    except sqlite3.Error:
+        return []  # an older store, or a broken one, which ``faults_of`` tells
+
+
 def faults_of(path: Path) -> list[str]:
     """What is wrong with the store at ``path``, as SQLite says it; empty for a whole one.
 
@@ -47,15 +70,16 @@ def faults_of(path: Path) -> list[str]:
     if not path.exists():
         raise FileNotFoundError(path)
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
-        try:
+        with closing(_for_reading(path)) as connection:
             rows = connection.execute(f"PRAGMA integrity_check({_LISTED_FAULTS})").fetchall()
             orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
-        finally:
-            connection.close()
     except sqlite3.Error as fault:
         return [str(fault)]
     return [str(text) for (text,) in rows if text != "ok"] + [
         f"a row of {table} refers to a row of {parent} that is not there"
         for table, _, parent, _ in orphans[:_LISTED_FAULTS]
     ]
+
+
+def _for_reading(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)

@@ -217,6 +217,18 @@ def test_a_whole_store_has_no_faults_beside_a_host_that_uses_it(store: Store) ->
     assert upkeep.faults_of(store.path) == []
 
 
+async def test_a_store_says_what_is_installed_beside_a_host_that_uses_it(
+    downloads: DownloadStore, store: Store, tmp_path: Path
+) -> None:
+    await begin(downloads, job(), key())
+    await downloads.commit("j1", 20, *install())
+    assert upkeep.installed_files(store.path) == [
+        ("gte", "model.x", "1" * 64, 5),
+        ("gte", "tokenizer.x", "2" * 64, 5),
+    ]
+    assert upkeep.installed_files(tmp_path / "absent.db") == []
+
+
 def test_a_damaged_store_says_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     Store.open(path).close()

@@ -1,0 +1,87 @@
+"""What the doctor says of files that were spoilt in single ways; the whole command is tested end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from synapse_host.cli.diagnosis import Finding, diagnose
+from synapse_host.settings import resolve_paths
+from synapse_host.testing.download_room import manifest_of, running_room
+
+MODEL = b"weights" * 100
+MANIFEST = manifest_of({"model": MODEL})
+SHA = MANIFEST.files[0].sha256
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with one model installed."""
+    monkeypatch.setenv("SYNAPSE_HOME", str(tmp_path))
+    paths = resolve_paths({"SYNAPSE_HOME": str(tmp_path)})
+
+    async def install() -> None:
+        async with running_room(paths.data_dir, [MODEL], cache_root=paths.cache_dir / "models") as running:
+            await running.download(MANIFEST)
+
+    anyio.run(install)
+    (paths.data_dir / "synapse.db").rename(paths.store_file)
+    return tmp_path
+
+
+def problems(*, hash_content: bool = True) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in diagnose(hash_content=hash_content) if not finding.ok}
+
+
+def _zeros(blob: Path) -> None:
+    blob.write_bytes(b"\0" * len(MODEL))
+
+
+def _cut(blob: Path) -> None:
+    blob.write_bytes(MODEL[:-1])
+
+
+def _gone(blob: Path) -> None:
+    blob.unlink()
+
+
+def test_a_home_in_order_has_no_problems(home: Path) -> None:
+    assert problems() == {}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "hashed", "quick"),
+    [
+        (_zeros, {"cached content", "installed models", "quarantine"}, set()),
+        (_cut, {"cached content", "installed models", "quarantine"}, {"installed models"}),
+        (_gone, {"cached content", "installed models"}, {"installed models"}),
+    ],
+)
+def test_a_spoilt_file_is_named_with_the_model_and_what_to_do(
+    home: Path, spoil: Callable[[Path], None], hashed: set[str], quick: set[str]
+) -> None:
+    spoil(home / "cache" / "models" / "blobs" / SHA)
+    assert set(problems(hash_content=False)) == quick
+    found = problems()
+    assert set(found) == hashed
+    assert found["installed models"].remedy == "synapse-host models download tiny"
+    assert "model.bin of tiny" in found["installed models"].seen
+
+
+def test_a_socket_nobody_serves_or_others_may_open_is_a_problem(home: Path) -> None:
+    path = resolve_paths({"SYNAPSE_HOME": str(home)}).host_socket
+    path.parent.mkdir(parents=True)
+    path.touch(mode=0o666)
+    path.chmod(0o666)
+    found = problems()
+    assert set(found) == {"socket"}
+
+
+def test_a_cache_that_is_no_directory_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYNAPSE_HOME", str(tmp_path))
+    monkeypatch.setenv("SYNAPSE_CACHE_DIRECTORY", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    assert set(problems()) == {"model cache"}
