@@ -38,6 +38,8 @@ class FrameDecoder:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._chunks: deque[bytes] = deque()
+        #: Bytes of the first chunk that are taken.
+        self._taken = 0
         self._available = 0
         self._expected: int | None = None
 
@@ -88,14 +90,18 @@ class FrameDecoder:
         return self._take(self._available)
 
     def _take(self, count: int) -> bytes:
-        parts: list[bytes] = []
-        missing = count
-        while missing:
-            chunk = self._chunks.popleft()
-            if len(chunk) > missing:
-                self._chunks.appendleft(chunk[missing:])
-                chunk = chunk[:missing]
-            parts.append(chunk)
-            missing -= len(chunk)
         self._available -= count
+        if self._chunks and self._taken + count < len(self._chunks[0]):
+            start = self._taken
+            self._taken += count
+            return self._chunks[0][start : self._taken]
+        parts: list[bytes] = []
+        while count:
+            part = self._chunks.popleft()[self._taken :]
+            self._taken = 0
+            if len(part) > count:
+                self._chunks.appendleft(part)
+                part, self._taken = part[:count], count
+            parts.append(part)
+            count -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
 # A field is annotated with the name of its shape, and the codec finds the check by that name.
@@ -39,8 +40,13 @@ class Message:
     def to_wire(self) -> dict[str, Any]:
         """The JSON object; fields that are None are left out."""
         wire: dict[str, Any] = {"type": self.TYPE} if self.TYPE else {}
-        for item in fields(self):
-            value = getattr(self, item.name)
+        for name in _names(type(self)):
+            value = getattr(self, name)
             if value is not None:
-                wire[item.name] = value
+                wire[name] = value
         return wire
+
+
+@cache
+def _names(kind: type[Message]) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
