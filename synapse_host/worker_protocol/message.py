@@ -40,7 +40,7 @@ class Message:
     def to_wire(self) -> dict[str, Any]:
         """The JSON object; fields that are None are left out."""
         wire: dict[str, Any] = {"type": self.TYPE} if self.TYPE else {}
-        for name in _names(type(self)):
+        for name in _names(self.__class__):
             value = getattr(self, name)
             if value is not None:
                 wire[name] = value
@@ -48,5 +48,5 @@ class Message:
 
 
 @cache
-def _names(kind: type[Message]) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     return tuple(item.name for item in fields(kind))
