@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
 # A field is annotated with the name of its shape, and the codec finds the check by that name.
@@ -40,13 +39,20 @@ class Message:
     def to_wire(self) -> dict[str, Any]:
         """The JSON object; fields that are None are left out."""
         wire: dict[str, Any] = {"type": self.TYPE} if self.TYPE else {}
-        for name in _names(self.__class__):
+        kind = type(self)
+        names = _NAMES.get(kind) or _names_of(kind)
+        for name in names:
             value = getattr(self, name)
             if value is not None:
                 wire[name] = value
         return wire
 
 
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(kind))
+#: Message type -> its fields, once one of it was written: to look them up takes longer than to write them.
+_NAMES: dict[type[Message], tuple[str, ...]] = {}
+
+
+def _names_of(kind: type[Message]) -> tuple[str, ...]:
+    names = tuple(item.name for item in fields(kind))
+    _NAMES[kind] = names
+    return names
