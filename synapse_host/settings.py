@@ -293,6 +293,11 @@ def load_settings(environ: Mapping[str, str] | None = None, config_file: Path | 
     return Settings.model_validate({**sections, "paths": paths, "hub_token": SecretStr(token) if token else None})
 
 
+def forget_secrets() -> None:
+    """Take what is secret out of the environment once it was read, so that no worker and no probe inherits it."""
+    os.environ.pop("HF_TOKEN", None)
+
+
 def _with_hub(values: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """The file's values, with ``HF_ENDPOINT`` as the hub where the file names none."""
     endpoint, given = environ.get("HF_ENDPOINT"), values.get("downloads", {})

@@ -64,10 +64,11 @@ def serve(
     from synapse_host.cli.serving import serve_foreground
     from synapse_host.errors import StartRefused, StoreFailure
     from synapse_host.identity.machine_profile import MachineProbeFailed
-    from synapse_host.settings import load_settings
+    from synapse_host.settings import forget_secrets, load_settings
 
     try:
         settings = load_settings(config_file=config)
+        forget_secrets()
         serve_foreground(
             settings, on_ready=lambda: print(f"listening on {settings.paths.host_socket}", file=sys.stderr, flush=True)
         )

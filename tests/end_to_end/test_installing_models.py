@@ -231,6 +231,13 @@ def test_the_token_goes_to_the_hub_and_into_no_log(tmp_path: Path, catalog: Tiny
     host = host_of(tmp_path / "home", catalog, hub, environment)
     with host:
         assert run_synapse("models", "download", EMBED, home=host.home).returncode == Exit.OK
+        with host.client() as client:
+            client.embed_query(EMBED, "ab", retries=20)
+            (lane,) = client.call("admission.status")["health"]["lanes"]
+        surroundings = Path(f"/proc/{lane['worker_pid']}/environ")
+        if surroundings.exists():
+            assert b"SYNAPSE_WORKER_ID" in surroundings.read_bytes()
+            assert b"hf_very_secret" not in surroundings.read_bytes()
     assert {seen.headers["authorization"] for seen in hub.seen} == {"Bearer hf_very_secret"}
     assert "hf_very_secret" not in "".join(host.output)
 
