@@ -9,6 +9,7 @@ import pytest
 
 from synapse_host.client.async_client import AsyncClient
 from synapse_host.client.blocking_client import Client
+from synapse_host.client.bulk import PATIENCE_MS
 from synapse_host.errors import InvalidRequest, QueueFull
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.testing.fake_methods import (
@@ -145,3 +146,24 @@ async def test_embed_many_retries_only_when_told_to(tmp_path: Path) -> None:
 async def test_embed_many_of_nothing_is_refused(client: AsyncClient) -> None:
     with pytest.raises(ValueError, match="0 texts"):
         await client.embed_many("m", [])
+
+
+async def test_whoever_embeds_many_texts_waits_his_turn_unless_he_says_otherwise(tmp_path: Path) -> None:
+    seen: list[tuple[int | None, int | None]] = []
+
+    class Patient(ItemsParams):
+        deadline_ms: int | None = None
+        max_queue_ms: int | None = None
+
+    async def note(params: Patient, context: RequestContext) -> Reply:
+        seen.append((params.deadline_ms, params.max_queue_ms))
+        return fake_embedding([(item["id"], item["text"]) for item in params.items])
+
+    async with (
+        in_process_host(tmp_path, [Method("embed.batch", "query", Patient, note)]) as host,
+        await AsyncClient.connect(host.socket) as client,
+    ):
+        await client.embed_many("m", ["a"])
+        await client.embed_many("m", ["a"], deadline_ms=700)
+        await client.embed_many("m", ["a"], deadline_ms=700, max_queue_ms=5)
+    assert seen == [(PATIENCE_MS, PATIENCE_MS), (700, 700), (700, 5)]

@@ -167,6 +167,15 @@ async def test_certifications_are_kept_by_machine_and_fingerprint(store: Store) 
     assert await certifications.get("c" * 64, FINGERPRINT) is None
 
 
+async def test_what_was_measured_on_another_machine_alone_is_known_as_such(store: Store) -> None:
+    certifications = CertificationStore(store)
+    assert not await certifications.measured_elsewhere(MACHINE, FINGERPRINT)
+    await certifications.save(certification_row(), None)
+    assert not await certifications.measured_elsewhere(MACHINE, FINGERPRINT)
+    assert await certifications.measured_elsewhere("b" * 64, FINGERPRINT)
+    assert not await certifications.measured_elsewhere("b" * 64, "e" * 64)
+
+
 async def test_a_failed_probe_takes_the_performance_of_the_one_before_away(store: Store) -> None:
     certifications = CertificationStore(store)
     await certifications.save(certification_row(), performance_row())
