@@ -103,3 +103,13 @@ async def test_every_check_before_the_load(stage: Stage) -> None:
         for model, constraints in ((LANE, {}), (EMBED, {"required_fingerprint": NOBODYS}), (f"{EMBED}-metal", {})):
             await scene.not_embedded(model, **constraints)
         assert scene.workers_started == 0
+
+
+async def test_whoever_starts_a_load_has_its_own_deadline_for_load_and_check(stage: Stage) -> None:
+    async with stage.scene(OTHER) as scene:
+        lane = await scene.lane(LANE)
+        # The check cannot begin while somebody else has the device.
+        lane.turns.ask(held := Turn(lambda: None))
+        assert (await scene.not_embedded(LANE, deadline_ms=1500)).code == "deadline_exceeded"
+        lane.turns.end(held)
+        await scene.embed(LANE)

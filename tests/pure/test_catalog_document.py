@@ -10,6 +10,7 @@ import pytest
 
 from synapse_host.catalog.document import SHIPPED, CatalogInvalid, parse_catalog, read_catalog
 from synapse_host.catalog.entries import CATALOG_BACKENDS, Catalog
+from synapse_host.certification.self_check_fixtures import shipped_fixtures
 
 Document = dict[str, Any]
 #: Wire contract, catalog serving: the frozen ids with task, repository and revision.
@@ -155,3 +156,14 @@ def test_what_is_no_document_is_refused(data: bytes) -> None:
 
 def test_entries_come_by_id_whatever_their_order() -> None:
     assert [entry.id for entry in spoil(lambda d: d["entries"].reverse())] == sorted(FROZEN)
+
+
+def test_every_entry_is_checked_against_a_reference_of_its_own_revision() -> None:
+    fixtures = shipped_fixtures()
+    for entry in read_catalog():
+        fixture = fixtures[entry.self_check or ""]
+        assert (fixture.hf_revision, fixture.task) == (entry.upstream.revision, entry.task)
+        assert fixture.revision == entry.fixture_revision
+        assert max(map(len, fixture.rows)) <= min(row.max_tokens for row in entry.backends)
+        widths = {len(case.expected) for case in fixture.cases if case.whole}
+        assert widths == ({row.dims for row in entry.backends} if entry.task == "embed" else {1})

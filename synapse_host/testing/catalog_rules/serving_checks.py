@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from synapse_host.certification.alias_table import Alias, pair_of
 from synapse_host.certification.self_check import SelfCheckRow
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.testing.catalog_rules.scene import Stage, check, expect
-from synapse_host.testing.stub_lane import stub_model
+from synapse_host.testing.stub_lane import stub_model, until
 from synapse_host.testing.tiny_catalog import EMBED, MAX_TOKENS, OTHER, RERANK, SHY
 
 LANE, OTHER_LANE, RANKER = f"{EMBED}-reference", f"{OTHER}-reference", f"{RERANK}-reference"
@@ -137,6 +139,22 @@ async def a_lane_whose_worker_failed_twice(stage: Stage) -> None:
         expect(refusal, "engine_crashed", lane_id=OTHER_LANE, quarantined=True)
         assert 0 < (refusal.retry_after_ms or 0) <= 600_000
         assert refusal.safe_to_retry
+
+
+@check("quarantine", "no_probe")
+async def a_worker_that_dies_twice_without_serving(stage: Stage) -> None:
+    async with stage.scene(RERANK) as scene:
+        lane, asked = await scene.lane(RANKER), {"model": RERANK, "query": "a", "candidates": ["b"]}
+        for _ in range(2):
+            await lane.load()
+            pid = lane.health.worker_pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: lane.state is not LaneState.READY)
+        # The entry has another backend; it does not take the place of the one that was chosen.
+        expect(await scene.refused("rerank.score", **asked), "engine_crashed", lane_id=RANKER, quarantined=True)
+        await scene.call("model.unload", model_id=RANKER)
+        assert (await scene.call("rerank.score", **asked))["fingerprint"] == scene.pin(RANKER)
 
 
 @check("failed_check")
