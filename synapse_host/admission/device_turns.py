@@ -64,6 +64,7 @@ class DeviceTurns:
             passed_over=self._queue.passed_over,
             passed_over_ms=self._queue.passed_over_s(now) * 1000,
             bulk_went_last=self._queue.bulk_went_last,
+            bulk_running=any(turn.work_class.is_bulk for turn in self._running),
             interactive_ms=self._usual[WorkClass.INTERACTIVE].mean(now),
             bulk_ms=max(self._usual[WorkClass.BULK].most(now), self._usual[WorkClass.JOB].most(now)),
             job_ms=self._usual[WorkClass.JOB].most(now),

@@ -35,6 +35,7 @@ class DeviceLoad:
     passed_over: int = 0
     passed_over_ms: float = 0.0
     bulk_went_last: bool = False
+    bulk_running: bool = False
     interactive_ms: float = 0.0
     bulk_ms: float = 0.0
     job_ms: float = 0.0
@@ -85,7 +86,9 @@ def _ahead(work_class: WorkClass, load: DeviceLoad, stretch: float, running: flo
     before = stretch * load.waiting_ms[WorkClass.CONTROL]
     if work_class is WorkClass.INTERACTIVE:
         before += stretch * load.waiting_ms[WorkClass.INTERACTIVE]
-        turns = _bulk_turns_among(load.groups[WorkClass.INTERACTIVE], running + before, load)
+        # Bulk is not passed over while bulk is computed.
+        passing = before if load.bulk_running else running + before
+        turns = _bulk_turns_among(load.groups[WorkClass.INTERACTIVE], passing, load)
         return before + stretch * turns * load.bulk_ms
     if work_class is WorkClass.CONTROL:
         return before

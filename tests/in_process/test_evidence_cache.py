@@ -16,7 +16,7 @@ from synapse_host.backends.probe_report import ProbeReport
 from synapse_host.hookspecs import BackendDescription, CapabilityEvidence
 
 ENTRY = BackendEntry("mine", "stamped.plugin", "mine-dist", "2.0", "digest")
-KEY = CacheKey(1, "mine", "mine-dist", "2.0", "digest", "mine_backend", "stamp", "python", "machine", "shared")
+KEY = CacheKey(1, "mine", "mine-dist", "2.0", "digest", "mine_backend", "stamp", "python", "machine", "shared", "{}")
 DESCRIPTION = BackendDescription(
     backend="mine",
     engine="my-engine",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import anyio
@@ -64,6 +65,14 @@ def test_bulk_turns_before_an_interactive_request_are_those_the_rule_allows(
     load = busy((0.0, 0.0), waiting={INTERACTIVE: 10.0}, passed_over=passed, passed_over_ms=aged_ms, bulk_ms=100.0)
     expected = HEADROOM * (10 + bulk_turns * 100)
     assert predict(Work(INTERACTIVE, [1.0]), load).latest_start_ms == pytest.approx(expected)
+
+
+def test_time_that_bulk_itself_takes_lets_no_more_bulk_in() -> None:
+    load = busy((1000.0, 0.0), waiting={INTERACTIVE: 10.0}, bulk_ms=100.0, bulk_went_last=True)
+    one_more = HEADROOM * (1000 + 10 + 100)
+    assert predict(Work(INTERACTIVE, [1.0]), load).latest_start_ms == pytest.approx(one_more)
+    of_bulk = replace(load, bulk_running=True)
+    assert predict(Work(INTERACTIVE, [1.0]), of_bulk).latest_start_ms == pytest.approx(HEADROOM * (1000 + 10))
 
 
 def test_bulk_reckons_with_bulk_before_it_with_jobs_between_and_with_interactive_passing() -> None:
