@@ -71,9 +71,7 @@ async def host(tmp_path: Path, gate: Gate) -> AsyncIterator[RunningHost]:
         failing_method(EngineCrashed("worker gone", details={"worker_id": "w"}), "fake.crash"),
         refusing_first(2, QueueFull("busy", retry_after_ms=1)),
         refusing_first(1, DeadlineExceeded("late"), "fake.late"),
-        refusing_first(
-            1, EngineCrashed("NaN", details={"reason": "non_finite_output"}, error_class="permanent"), "fake.overflow"
-        ),
+        refusing_first(1, EngineCrashed("NaN", error_class="permanent"), "fake.overflow"),
         _job("model.status", [{"state": "loading"}, {"state": "loading"}, {"state": "ready", "model_id": "m"}]),
         _job(
             "probe.status", [{"state": "running"}, {"state": "failed_permanent", "error": EngineCrashed("x").to_wire()}]
@@ -152,11 +150,8 @@ async def test_refusal_that_is_not_safe_to_retry_is_never_retried(client: AsyncC
 async def test_a_vector_that_is_none_is_asked_for_once(client: AsyncClient) -> None:
     with pytest.raises(EngineCrashed) as caught:
         await client.call("fake.overflow", retries=5)
-    assert (caught.value.error_class, caught.value.safe_to_retry, caught.value.retry_after_ms) == (
-        "permanent",
-        False,
-        None,
-    )
+    refusal = caught.value
+    assert (refusal.error_class, refusal.safe_to_retry, refusal.retry_after_ms) == ("permanent", False, None)
     # The second call is the second the host ever saw, and the one it answers.
     assert (await client.call("fake.overflow", retries=5))["calls"] == 2
 
