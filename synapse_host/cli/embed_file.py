@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from synapse_host.cli.file_items import ItemSource, Survey, survey
+from synapse_host.cli.output import tell
 from synapse_host.cli.passages import UnreadableFile
 from synapse_host.cli.vector_files import vector_file
 from synapse_host.client.blocking_client import Client
@@ -88,6 +89,9 @@ def embed_file(
                 last = reply
             if read != content.items:
                 raise _changed(source)
+    except KeyboardInterrupt:
+        tell(GO_ON)
+        raise
     except ConnectionLost as lost:
         raise ConnectionLost(f"{lost}; {GO_ON}") from lost
     return Embedded(output, key, read, cut, last.dims, last.fingerprint)

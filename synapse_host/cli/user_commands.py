@@ -217,7 +217,7 @@ def embed_file(
     else:
         print_text(f"{done.rows} vectors of {done.dims} dimensions in {done.output}, fingerprint {done.fingerprint}")
     if done.cut:
-        warn(f"{done.cut} texts were longer than the model reads; their vectors are of their beginning")
+        warn(f"texts longer than the model reads: {done.cut}; their vectors are of their beginning alone")
 
 
 @app.command()

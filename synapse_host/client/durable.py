@@ -16,7 +16,7 @@ from synapse_host.client.job_parts import JobPart
 from synapse_host.client.job_rows import JobRows
 from synapse_host.client.params import batch_params
 from synapse_host.client.replies import EmbedReply, read_embed_reply
-from synapse_host.errors import DeadlineExceeded
+from synapse_host.errors import DeadlineExceeded, SynapseError
 
 #: Parts handed in before the first of them is read: the host must not wait for the next.
 AHEAD = 4
@@ -123,12 +123,18 @@ class DurableWork:
     async def _hand_in_again(self, handed: _Handed, status: Mapping[str, Any], retries: int) -> None:
         """Go on with a job that failed for now: its key still names what it committed."""
         error = error_from(status.get("error") or {})
-        if status["state"] != "failed_transient" or retries <= 0 or isinstance(error, DeadlineExceeded):
+        if status["state"] != "failed_transient" or retries <= 0 or _is_final(error):
             raise error
         await self._pause((getattr(error, "retry_after_ms", None) or 0) / 1000)
         self._on_rows(-len(handed.rows))
         handed.rows.begin()
         await self._submit(handed)
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether another attempt would end the same way: out of time, or an item that killed the engine twice."""
+    details = error.details if isinstance(error, SynapseError) else None
+    return isinstance(error, DeadlineExceeded) or "item_id" in (details or {})
 
 
 def _same(fingerprint: str | None, reply: EmbedReply) -> str:

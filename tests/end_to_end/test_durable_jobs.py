@@ -176,3 +176,21 @@ def test_a_job_outlives_a_killed_worker(tmp_path: Path, certified: Callable[[Pat
         assert (done["state"], done["items_done"]) == ("done", 1500)
         rows = [item["id"] for page in pages(client, job_id) for item in page["vectors"]]
         assert len(rows) == len(set(rows)) == 1500
+
+
+def test_a_host_that_is_stopped_keeps_what_it_computed(tmp_path: Path, certified: Callable[[Path], Path]) -> None:
+    # Nothing is committed before the stop: what there is afterwards was committed by it.
+    limits = {"SYNAPSE_JOBS_COMMIT_S": "3600", "SYNAPSE_JOBS_PAGE_BYTES": str(1 << 30)}
+    with RunningHost(certified(tmp_path), limits) as host:
+        with host.client() as client:
+            job_id = submit(client, "stop", TEXTS * 20)["job_id"]
+            while _rows_computed(client) < 64:
+                pass
+            assert client.model_status(job_id=job_id)["items_done"] == 0
+        assert host.stop() == 0
+        host.start()
+        with host.client() as client:
+            status = client.model_status(job_id=job_id)
+            assert (status["state"], status["error"]["code"]) == ("failed_transient", "module_restarted")
+            assert status["items_done"] >= 64
+            assert len(pages(client, job_id)[0]["vectors"]) > 0

@@ -19,7 +19,7 @@ from synapse_host.client.async_client import AsyncClient
 from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import ReplyMismatch
 from synapse_host.client.job_parts import JobPart, job_parts
-from synapse_host.errors import EngineCrashed, ModuleRestarted, NotCertified, SynapseError
+from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModuleRestarted, NotCertified, SynapseError
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.settings import resolve_paths
 from synapse_host.testing.fake_methods import ItemsParams, fake_embedding, fake_vector
@@ -161,7 +161,13 @@ async def test_a_job_that_failed_for_now_is_handed_in_again(tmp_path: Path, fail
 
 
 @pytest.mark.parametrize(
-    ("failure", "retries"), [(EngineCrashed("gone", retry_after_ms=1), 0), (NotCertified("no"), 5)]
+    ("failure", "retries"),
+    [
+        (EngineCrashed("gone", retry_after_ms=1), 0),
+        (NotCertified("no"), 5),
+        (EngineCrashed("killed by an item", details={"item_id": "7"}), 5),
+        (DeadlineExceeded("out of time"), 5),
+    ],
 )
 async def test_a_job_that_failed_for_good_raises_its_error(tmp_path: Path, failure: SynapseError, retries: int) -> None:
     async with connected(tmp_path, FakeJobs(failures=[failure])) as client:
