@@ -246,7 +246,9 @@ class BackendHooks:
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)
-    def synapse_self_check(self, model: LoadedModel, progress: Progress) -> Sequence[CheckNumbers]:
+    def synapse_self_check(
+        self, model: LoadedModel, progress: Progress, settings: BackendSettings
+    ) -> Sequence[CheckNumbers]:
         """Compute every operation and a tiny model of every family as ``model`` is computed; the host judges."""
         raise AssertionError("specification only")
 

@@ -24,7 +24,7 @@ from synapse_host.owned_engine.executables import (
     ReportingExecutable,
 )
 from synapse_host.owned_engine.family_table import Family, FamilyConfig
-from synapse_host.owned_engine.segments import Segment, segments_for
+from synapse_host.owned_engine.segments import TOKENS_PER_SEGMENT, Segment, segments_for, tokens_to_cut
 from synapse_host.owned_engine.shape_policy import BucketLadder, Call, RowRefused, plan, regime
 from synapse_host.worker_protocol.item_refusal import refusal_text
 
@@ -160,7 +160,7 @@ class OwnedEngine:
     ) -> Float32:
         ids, counts = _padded(call, batch, offsets)
         hidden: Any = None
-        pieces = segments_for(way.config.layers, call.tokens)
+        pieces = segments_for(way.config.layers, tokens_to_cut(way.config.layers, self._width, call.tokens))
         for segment in pieces:
             executable = self._executables.get(self._key(call, way, segment), self._build(way, segment))
             if isinstance(executable, ReportingExecutable):
@@ -170,7 +170,8 @@ class OwnedEngine:
             else:
                 hidden = executable(ids, counts, hidden)
             done()
-            if len(pieces) > 1:
+            # Buffers of a short call are small, and wanted again at once.
+            if call.tokens > TOKENS_PER_SEGMENT:
                 self._backend.between_segments()
         result: Float32 = hidden
         return result

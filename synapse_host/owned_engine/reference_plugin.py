@@ -100,7 +100,7 @@ def synapse_self_check(model: OwnedEngine | OwnedDecoder, progress: Progress) ->
     from synapse_host.ops.op_cases import ReferenceUnderTest
     from synapse_host.owned_engine.self_check import checked_numbers
 
-    return checked_numbers(ReferenceUnderTest(), _backend, model.settings, progress)
+    return checked_numbers(ReferenceUnderTest(), _engine, model.settings, progress)
 
 
 @hookimpl
@@ -108,6 +108,12 @@ def synapse_unload(model: OwnedEngine | OwnedDecoder) -> bool:
     """Drop the model."""
     model.unload()
     return True
+
+
+def _engine(weights: CheckpointWeights, settings: ModelSettings) -> OwnedEngine:
+    from synapse_host.owned_engine.engine import OwnedEngine
+
+    return OwnedEngine(_backend(weights, settings), settings)
 
 
 def _backend(weights: CheckpointWeights, settings: ModelSettings) -> ReferenceBackend:

@@ -21,29 +21,30 @@ from synapse_host.ops.case_bench import Measured, OpBench, OpCase, OpsUnderTest,
 from synapse_host.ops.op_cases import OP_CASES
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.family_table import family_named
-from synapse_host.owned_engine.loading import BackendFactory
 from synapse_host.owned_engine.weights import CheckpointWeights
 
 Float32: TypeAlias = npt.NDArray[np.float32]
+#: Makes an engine over weights as a backend makes that of a loaded model.
+NewEngine: TypeAlias = Callable[[CheckpointWeights, ModelSettings], OwnedEngine]
 #: Rows of a magnifying model that are run: one of the two it has of each length.
 _EVERY = 2
 _NOTHING = np.empty((0, 0), dtype=np.float32)
 
 
 def checked_numbers(
-    subject: OpsUnderTest, make_backend: BackendFactory, settings: ModelSettings, progress: Progress
+    subject: OpsUnderTest, new_engine: NewEngine, settings: ModelSettings, progress: Progress
 ) -> list[CheckNumbers]:
     """Every check of a backend, operations first, in the order of the contract.
 
-    ``subject`` carries arrays to and from single operations in the lane's dtype, ``make_backend`` makes the backend a
-    model runs on; dtype and threads are those of ``settings``. A check that raises is one with a ``fault``.
+    ``subject`` carries arrays to and from single operations in the lane's dtype, ``new_engine`` makes an engine as a
+    model's own is made; dtype and threads are those of ``settings``. A check that raises is one with a ``fault``.
     """
     checks: list[CheckNumbers] = []
     for case in OP_CASES:
         checks += _operation(subject, case)
         progress(len(checks), "inference")
     for family in MAGNIFIED:
-        checks += _family(make_backend, settings, magnifier_of(family))
+        checks += _family(new_engine, settings, magnifier_of(family))
         progress(len(checks), "inference")
     return checks
 
@@ -64,10 +65,10 @@ def _measured(case: OpCase, one: Measured) -> CheckNumbers:
     return CheckNumbers("operation", case.op, f"{case.label}: {one.what}", values.reshape(1, -1), scale)
 
 
-def _family(make_backend: BackendFactory, settings: ModelSettings, model: Magnifier) -> Iterator[CheckNumbers]:
+def _family(new_engine: NewEngine, settings: ModelSettings, model: Magnifier) -> Iterator[CheckNumbers]:
     for kind, task, run in _WAYS:
         try:
-            engine = _engine(make_backend, settings, model, task)
+            engine = _engine(new_engine, settings, model, task)
             try:
                 values = run(engine, model)
             finally:
@@ -77,7 +78,7 @@ def _family(make_backend: BackendFactory, settings: ModelSettings, model: Magnif
             yield CheckNumbers(kind, model.family, kind, _NOTHING, fault=_said(problem))
 
 
-def _engine(make_backend: BackendFactory, settings: ModelSettings, model: Magnifier, task: Task) -> OwnedEngine:
+def _engine(new_engine: NewEngine, settings: ModelSettings, model: Magnifier, task: Task) -> OwnedEngine:
     tiny = replace(
         settings,
         family=family_named(model.family),
@@ -86,7 +87,7 @@ def _engine(make_backend: BackendFactory, settings: ModelSettings, model: Magnif
         task=task,
         separator=model.separator if task == "rerank" else None,
     )
-    return OwnedEngine(make_backend(CheckpointWeights.of_arrays(model.tensors), tiny), tiny)
+    return new_engine(CheckpointWeights.of_arrays(model.tensors), tiny)
 
 
 def _embed(engine: OwnedEngine, model: Magnifier) -> Float32:

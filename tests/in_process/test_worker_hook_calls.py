@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synapse_host.hookspecs import DeviceGone, Generation, PluginError
+from synapse_host.hookspecs import CheckNumbers, DeviceGone, Generation, PluginError
 from synapse_host.testing.fake_engine import load_request
 from synapse_host.testing.plain_plugin import PlainModel, PlainPlugin, hook_calls
 from synapse_host.worker.hook_calls import HOOKS, HookCalls
@@ -32,6 +32,8 @@ from synapse_host.worker_protocol.messages import (
     Rerank,
     RerankSequences,
     Scores,
+    SelfCheck,
+    SelfChecked,
     Text,
     Unload,
 )
@@ -48,6 +50,7 @@ REQUESTS: list[tuple[Any, bytes]] = [
     (EvictShape("r", "model-1", 128), b""),
     (PackedAdmit("r", "model-1", 256), b""),
     (PackedEvict("r", "model-1", 256), b""),
+    (SelfCheck("r", "model-1"), b""),
 ]
 BY_TYPE = pytest.mark.parametrize(("request_", "raw"), REQUESTS, ids=lambda v: getattr(v, "TYPE", ""))
 
@@ -265,6 +268,38 @@ def test_scores_and_text_leave_in_their_frames(tmp_path: Path) -> None:
     assert (reply, bytes(payload or b"")) == (Scores("r"), np.float32(0.5).tobytes())
     reply, payload = loaded(plugin, tmp_path, "generate").answer(*REQUESTS[3])
     assert (reply, payload) == (Text("r", "seven", 2, 1, "stop", [7]), None)
+
+
+def test_the_numbers_of_a_self_check_leave_in_one_frame_in_their_order(tmp_path: Path) -> None:
+    checks = [
+        CheckNumbers("operation", "add", "a", np.array([[1, np.nan]], np.float32), 2.5),
+        CheckNumbers("vectors", "bert", "b", np.empty((0, 0), np.float32), fault="RuntimeError: no"),
+        CheckNumbers("scores", "bert", "c", np.array([[3], [4]], np.float32)),
+    ]
+    plugin = PlainPlugin(synapse_self_check=lambda **_: checks)
+    reply, payload = loaded(plugin, tmp_path).answer(SelfCheck("r", "model-1"), None)
+    assert isinstance(reply, SelfChecked)
+    assert [(one["kind"], one["rows"], one["width"], one["scale"], one["fault"]) for one in reply.checks] == [
+        ("operation", 1, 2, 2.5, ""),
+        ("vectors", 0, 0, 1.0, "RuntimeError: no"),
+        ("scores", 2, 1, 1.0, ""),
+    ]
+    assert np.array_equal(np.frombuffer(payload or b"", "<f4"), [1, np.nan, 3, 4], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"add": np.zeros(3, np.float32)}, "no CheckNumbers"),
+        ([CheckNumbers("operation", "add", "a", np.zeros(3, np.float32))], "shape (3,)"),
+        ([CheckNumbers("operation", "add", "a", np.zeros((1, 3)))], "float64"),
+    ],
+)
+def test_a_self_check_of_another_form_is_refused(wrong: Any, said: str, tmp_path: Path) -> None:
+    calls = loaded(PlainPlugin(synapse_self_check=lambda **_: wrong), tmp_path)
+    err = refusal(calls, SelfCheck("r", "model-1"))
+    assert err.code == "inference_failed"
+    assert said in err.msg
 
 
 def test_every_request_for_a_model_is_in_the_list() -> None:

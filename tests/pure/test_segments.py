@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synapse_host.owned_engine.segments import MAX_SEGMENTS, Segment, segments_for
+from synapse_host.owned_engine.segments import MAX_SEGMENTS, Segment, segments_for, tokens_to_cut
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 1024])
@@ -15,9 +15,9 @@ def test_up_to_1024_tokens_the_model_is_one_segment(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1025, 2048, 4096, 8192, 10**6])
-def test_longer_calls_are_all_cut_into_the_same_four(tokens: int) -> None:
+def test_longer_calls_are_all_cut_into_the_same_seven(tokens: int) -> None:
     assert segments_for(22, tokens) == segments_for(22, 1025)
-    assert len(segments_for(22, tokens)) == 4
+    assert len(segments_for(22, tokens)) == 7
 
 
 @given(st.integers(1, 100), st.integers(1, 20_000))
@@ -34,6 +34,17 @@ def test_only_the_first_has_the_stem_and_only_the_last_the_head(blocks: int, tok
     cut = segments_for(blocks, tokens)
     assert [segment.has_stem for segment in cut] == [True] + [False] * (len(cut) - 1)
     assert [segment.has_head for segment in cut] == [False] * (len(cut) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "width", "heavy"),
+    [(6, 384, False), (12, 768, False), (22, 768, False), (24, 1024, True), (28, 1024, True)],
+    ids=["MiniLM", "bge-base", "gte-modernbert-base", "bge-m3", "Qwen3-0.6B"],
+)
+def test_a_heavy_model_is_cut_the_same_for_every_call(blocks: int, width: int, heavy: bool) -> None:
+    short, long = (segments_for(blocks, tokens_to_cut(blocks, width, tokens)) for tokens in (16, 8192))
+    assert long == segments_for(blocks, 8192)
+    assert (short == long) is heavy
 
 
 def test_a_model_without_blocks_is_refused() -> None:

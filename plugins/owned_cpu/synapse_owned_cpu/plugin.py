@@ -107,7 +107,7 @@ def synapse_self_check(model: OwnedEngine | OwnedDecoder, progress: Progress) ->
     from synapse_owned_cpu.single_ops import RecordedSingly
 
     settings = model.settings
-    return checked_numbers(RecordedSingly(settings.dtype, settings.threads), _backend, settings, progress)
+    return checked_numbers(RecordedSingly(settings.dtype, settings.threads), _engine, settings, progress)
 
 
 @hookimpl
@@ -115,6 +115,12 @@ def synapse_unload(model: OwnedEngine | OwnedDecoder) -> bool:
     """Drop graphs and weights."""
     model.unload()
     return True
+
+
+def _engine(weights: CheckpointWeights, settings: ModelSettings) -> OwnedEngine:
+    from synapse_host.owned_engine.engine import OwnedEngine
+
+    return OwnedEngine(_backend(weights, settings), settings)
 
 
 def _backend(weights: CheckpointWeights, settings: ModelSettings) -> OpenVinoBackend:

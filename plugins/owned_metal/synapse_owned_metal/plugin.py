@@ -12,8 +12,9 @@ from synapse_host.hookspecs import BackendDescription, CapabilityEvidence, LoadS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synapse_host.hookspecs import BackendSettings, EmbedBatch, Progress, TokenIds, Vectors
-    from synapse_host.owned_engine.engine import OwnedEngine
+    from synapse_host.hookspecs import BackendSettings, CheckNumbers, EmbedBatch, Progress, TokenIds, Vectors
+    from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
+    from synapse_host.owned_engine.weights import CheckpointWeights
 
 ENGINE = "owned-metal"
 
@@ -59,6 +60,24 @@ def synapse_embed(model: OwnedEngine, batch: EmbedBatch, progress: Progress) -> 
 def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
     """Float32 [rows], one score for each composed sequence, in their order."""
     return model.rerank(sequences, progress)
+
+
+@hookimpl
+def synapse_self_check(model: OwnedEngine, progress: Progress, settings: BackendSettings) -> Sequence[CheckNumbers]:
+    """Every operation alone and a tiny model of every family, on the device the settings choose."""
+    from synapse_host.owned_engine.engine import OwnedEngine
+    from synapse_host.owned_engine.self_check import checked_numbers
+    from synapse_owned_metal.bucket_ladder import MetalLadder
+    from synapse_owned_metal.device import chosen_device
+    from synapse_owned_metal.lane import lane_on
+    from synapse_owned_metal.single_ops import SingleOps
+
+    make = lane_on(chosen_device(settings))
+
+    def engine(weights: CheckpointWeights, tiny: ModelSettings) -> OwnedEngine:
+        return OwnedEngine(make(weights, tiny), tiny, MetalLadder(tiny.max_tokens))
+
+    return checked_numbers(SingleOps(model.settings.dtype), engine, model.settings, progress)
 
 
 @hookimpl
