@@ -5,12 +5,12 @@ from __future__ import annotations
 #: The compiler that made them.
 COMPILER = "shaderc 2023.2-1"
 #: Digest of the sources they were made from.
-SOURCES = "7687f0abbcbc11b446117718cb54047af08917ef11050425f99f15618dc08a6f"
+SOURCES = "0e49ec6b91b75812a7d5c53f6c60d0a3bf4ff50dbf18b40bb63af9a52e7a823a"
 #: SHA-256 of every compiled kernel.
 SPIRV = {
     "activate": "a869b11098a29a669149df3d5a03464fcb276070882c27276d1420787a0e89bc",
     "argmax": "19e5536339652314853d3ef81a92893b71429ddaa668415717ca02af0bf16389",
-    "attention": "e5b02e16a5487fd6b1936cf98d14772d5177c8ee183c3f97ba7f31810599f892",
+    "attention": "b405071a78dcaf2ccbcc30ba06b0b147ba80bff520c08f3982e396a4d72ec57c",
     "binary": "bb111bb21eead006865906185e6b0d232dc763c99a67c117c2af4dd0b5865e98",
     "copy": "a3ba53526af3efa9899c5ac937b9eca061648d2891bdb452b5119d700e010ac4",
     "gather": "83bd05b10a0df9a43e21fdaeaa67931c52ae2f6af2c540b2c036df61d303d5fd",

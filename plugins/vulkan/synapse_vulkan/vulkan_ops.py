@@ -18,6 +18,9 @@ from synapse_vulkan.recording import Memory, Outside, Recording, Step, Stored, V
 #: Invocations of a workgroup in the kernels that walk along features.
 _LANES = 64
 _LAYER, _RMS, _EUCLID = 0, 1, 2
+#: Operations of one feature of a query and a key: 4, counted four times, since attention may run at a quarter of the
+#: speed of a product, by which submissions are cut.
+_ATTENTION_COST = 16.0
 
 
 class Matrix(Protocol):
@@ -189,18 +192,18 @@ class VulkanOps(TensorOps):
         size = q.width // heads
         out = replace(self._recording.rows(q.texts, q.positions, q.width), heads=q.heads)
         aligned = size % 4 == 0 and k.aligned and v.aligned
-        lanes, tile = self._attention.lanes, self._attention.tile
-        queries = self._attention.queries_of(size)
-        constants = (lanes, queries, tile, size, int(aligned))
+        constants = self._attention.constants(size, aligned)
         texels = (k.memory, v.memory) if aligned else ()
-        per_group = lanes * queries
+        per_group = self._attention.lanes * self._attention.queries_of(size)
         rules = (int(causal), -1 if window is None else window)
         views = [number for view in (q, k, v) for number in (view.offset, view.text_stride, view.position_stride)]
         push = packed(q.positions, k.positions, heads, heads // key_heads, batch.start, *views, *rules, float(scale))
         seen = k.positions if window is None else min(k.positions, 2 * window + per_group)
         bindings = (q.memory, k.memory, v.memory, out.memory, batch.counts.memory)
         groups = (1, group_count(q.positions, per_group), q.texts * heads)
-        self._add("attention", constants, bindings, (3,), push, groups, 4.0 * q.rows * q.width * seen, texels)
+        self._add(
+            "attention", constants, bindings, (3,), push, groups, _ATTENTION_COST * q.rows * q.width * seen, texels
+        )
         return out
 
     def kv_append(self, cache: RecordedCache | None, layer: int, k: View, v: View, batch: Batch) -> tuple[View, View]:

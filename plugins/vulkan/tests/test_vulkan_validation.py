@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from synapse_vulkan import backend as backend_module
+from synapse_vulkan.attention_shape import DEVICE_SHAPE
 from synapse_vulkan.backend import VulkanBackend
 from synapse_vulkan.binding import open_binding
 from synapse_vulkan.hazards import Hazards
 from synapse_vulkan.kernels import Kernels
 from synapse_vulkan.measuring import choose_variant
+from synapse_vulkan.product import VARIANTS
 from synapse_vulkan.runtime import Runtime
 from synapse_vulkan.upload import Uploader
 
+from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.family_table import family_named
 from synapse_host.owned_engine.weights import CheckpointWeights
@@ -103,7 +107,7 @@ def watch() -> Iterator[Watch]:
     assert watched.messages == [], "something was forgotten on the device"
 
 
-def run_model(runtime: Runtime, directory: Path, max_tokens: int, pooling: Any, half: bool = False) -> None:
+def run_model(runtime: Runtime, directory: Path, max_tokens: int, pooling: Any, half: bool = False) -> Any:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     with (directory / "model.safetensors").open("rb") as file:
         weights = CheckpointWeights.open(file.fileno(), (directory / "model.safetensors").stat().st_size)
@@ -115,6 +119,7 @@ def run_model(runtime: Runtime, directory: Path, max_tokens: int, pooling: Any, 
         vectors = engine.embed(batch_of(rows, pooling), ignore_progress)
     assert np.isfinite(vectors).all()
     engine.unload()
+    return vectors
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -130,6 +135,19 @@ def test_a_decoder_and_every_variant_of_the_product_run_and_nothing_is_reported(
     choose_variant(watch.runtime)
     write_qwen3(tmp_path, TinyQwen3(42, 16, 2, 2, 1, 12, 24, 97, 300, tied=True))
     run_model(watch.runtime, tmp_path, 300, "last")
+    assert watch.messages == []
+
+
+def test_what_a_gpu_gets_runs_clean_and_comes_close(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products and attention staged in shared memory, which no software device would be given."""
+    write_model(tmp_path, MODELS["modernbert"])
+    wanted = run_model(watch.runtime, tmp_path, 400, "mean")
+    monkeypatch.setattr(backend_module, "shape_for", lambda kind: DEVICE_SHAPE)
+    monkeypatch.setattr(watch.runtime, "variant", VARIANTS[-1])
+    found = run_model(watch.runtime, tmp_path, 400, "mean")
+    assert np.abs(found - wanted).max() <= END_TO_END["f32"].max_abs_error
     assert watch.messages == []
 
 

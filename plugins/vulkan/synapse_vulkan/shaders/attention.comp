@@ -4,12 +4,14 @@
 #include "arithmetic.glsl"
 // Softmax attention, QUERIES queries an invocation. Keys come in tiles of TILE; the sums are rescaled once a tile when
 // its largest score passes the largest before (online softmax), so no score is ever stored. Tiles that no query of the
-// workgroup sees are not visited. Each key and value is read four numbers at a time and used for every query.
+// workgroup sees are not visited. Each key and value is read four numbers at a time and used for every query; where
+// STAGED, the workgroup reads a tile once into shared memory.
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const int QUERIES = 1;
 layout(constant_id = 2) const int TILE = 4;
 layout(constant_id = 3) const int SIZE = 64;
 layout(constant_id = 4) const bool ALIGNED = false;
+layout(constant_id = 5) const bool STAGED = false;
 layout(set = 0, binding = 0) readonly buffer Q { float queries[]; };
 layout(set = 0, binding = 1) readonly buffer K { float keys[]; };
 layout(set = 0, binding = 2) readonly buffer V { float values[]; };
@@ -55,6 +57,8 @@ vec4 value_quad(int from, int quad) {
     return found;
 }
 
+shared vec4 staged[STAGED ? 2 * TILE * QUADS : 1];
+
 void main() {
     int text = int(gl_WorkGroupID.z) / heads;
     int head = int(gl_WorkGroupID.z) - text * heads;
@@ -93,6 +97,15 @@ void main() {
         }
     }
     for (int tile = low; tile < high; tile += TILE) {
+        if (STAGED) {
+            barrier();
+            for (int at = int(gl_LocalInvocationID.x); at < TILE * QUADS; at += lanes) {
+                int key = min(tile + at / QUADS, high - 1);
+                staged[at] = key_quad(k_from + key * k_position, at % QUADS);
+                staged[TILE * QUADS + at] = value_quad(v_from + key * v_position, at % QUADS);
+            }
+            barrier();
+        }
         float scores[QUERIES * TILE];
         [[unroll]] for (int key = 0; key < TILE; ++key) {
             int there = tile + key;
@@ -102,7 +115,7 @@ void main() {
                 dots[query] = 0.0;
             }
             [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
-                vec4 k = key_quad(from, quad);
+                vec4 k = STAGED ? staged[key * QUADS + quad] : key_quad(from, quad);
                 [[unroll]] for (int query = 0; query < QUERIES; ++query) {
                     vec4 q = mine[query * QUADS + quad];
                     dots[query] = fma(q.w, k.w, fma(q.z, k.z, fma(q.y, k.y, fma(q.x, k.x, dots[query]))));
@@ -135,7 +148,7 @@ void main() {
         [[unroll]] for (int key = 0; key < TILE; ++key) {
             int from = v_from + min(tile + key, high - 1) * v_position;
             [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
-                vec4 v = value_quad(from, quad);
+                vec4 v = STAGED ? staged[(TILE + key) * QUADS + quad] : value_quad(from, quad);
                 [[unroll]] for (int query = 0; query < QUERIES; ++query) {
                     sums[query * QUADS + quad] =
                         fma(vec4(scores[query * TILE + key]), v, sums[query * QUADS + quad]);
