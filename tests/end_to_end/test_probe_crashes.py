@@ -13,23 +13,26 @@ from synapse_host.errors import EngineCrashed, NotCertified, QueueFull
 from synapse_host.testing.running_host import RunningHost, python_path
 
 MODEL, TEXT = "tiny", "the tide came in"
-#: A worker whose id matches the expression in the file dies, or computes zeros, at its next batch.
+#: A worker whose id matches the expression in the file dies, or computes zeros, at its next batch or self-check.
 SPOILT = """
 import os, re, sys
 from pathlib import Path
 if "synapse_host.worker" in sys.orig_argv:
     from synapse_host.worker import hook_calls
-    from synapse_host.worker import embedding
-    sound, orders = embedding.embed, Path(__file__).with_name("orders")
-    def spoilt(plugin, resident, request, raw, progress):
-        deed, _, whose = orders.read_text().partition(" ")
-        if whose and re.fullmatch(whose, os.environ["SYNAPSE_WORKER_ID"]):
-            if deed == "die":
-                os._exit(9)
-            from synapse_host.hookspecs import PluginError
-            raise PluginError("zero_output", "item 0 is all zeros")
-        return sound(plugin, resident, request, raw, progress)
-    embedding.embed = spoilt
+    from synapse_host.worker import embedding, self_checking
+    orders = Path(__file__).with_name("orders")
+    def spoiling(sound):
+        def spoilt(*given):
+            deed, _, whose = orders.read_text().partition(" ")
+            if whose and re.fullmatch(whose, os.environ["SYNAPSE_WORKER_ID"]):
+                if deed == "die":
+                    os._exit(9)
+                from synapse_host.hookspecs import PluginError
+                raise PluginError("zero_output", "item 0 is all zeros")
+            return sound(*given)
+        return spoilt
+    embedding.embed = spoiling(embedding.embed)
+    self_checking.self_check = spoiling(self_checking.self_check)
 """
 
 
