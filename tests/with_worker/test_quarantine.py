@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -11,8 +12,10 @@ import pytest
 
 from synapse_host.errors import EngineCrashed, ProbeRequired
 from synapse_host.lanes.strikes import CATALOG, FREE_FORM, QuarantinePolicy
+from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.testing.gate import Gate
-from synapse_host.testing.running_worker import misbehaving_spec, stub_spec
+from synapse_host.testing.process_watch import wait_until_gone
+from synapse_host.testing.running_worker import PATIENCE_S, misbehaving_spec, stub_spec
 from synapse_host.testing.stub_lane import StubLane, stub_lane, until
 
 pytestmark = pytest.mark.anyio
@@ -99,3 +102,19 @@ async def test_other_kernels_are_no_strike(tmp_path: Path) -> None:
             with pytest.raises(EngineCrashed, match="kernel_revision is 'r9'"):
                 await stub.embed(ROW)
         assert (stub.lane.strikes.count, stub.workers) == (0, [])
+
+
+async def test_a_frozen_worker_keeps_its_device_no_longer_than_its_window(tmp_path: Path) -> None:
+    """Only SIGKILL reaches it; whoever waits for the device goes on, on a fresh worker."""
+    brief = replace(stub_spec(tmp_path), silence=SilenceWindows(PATIENCE_S, 0.3))
+    async with stub_lane(brief, stub_spec(tmp_path)) as stub:
+        await stub.embed(ROW)
+        frozen = stub.worker.pid
+        os.kill(frozen, signal.SIGSTOP)
+        with pytest.raises(EngineCrashed, match=r"no completed work for 0\.3 s"):
+            await stub.embed(ROW)
+        assert (stub.lane.turns.free, stub.lane.strikes.count) == (True, 1)
+        assert wait_until_gone(frozen, PATIENCE_S)
+        await stub.settled()
+        await stub.embed(ROW)
+        assert (stub.worker.pid != frozen, stub.lane.strikes.count) == (True, 0)
