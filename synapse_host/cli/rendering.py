@@ -113,7 +113,7 @@ def show_entry(row: Mapping[str, Any]) -> None:
 
 def show_probe(status: Mapping[str, Any]) -> None:
     """A row per probed model: how well it agrees with the reference, and how fast it is."""
-    columns = ("model", "certified", "mean cosine", "min cosine", "pearson", "tokens/s", "reason")
+    columns = ("model", "certified", "mean cosine", "min cosine", "pearson", "operations", "tokens/s", "reason")
     print_table("Probe", columns, [_probe_row(lane) for lane in status["lanes"]])
 
 
@@ -279,9 +279,20 @@ def _probe_row(lane: Mapping[str, Any]) -> tuple[object, ...]:
         _rounded(texts.get("mean_cosine"), 7),
         _rounded(texts.get("min_cosine"), 7),
         _rounded(pairs.get("pearson"), 7),
+        _operations(evidence.get("engine")),
         _rounded(_speed(lane).get("throughput_tok_s"), 0),
         lane["blocking_reason"],
     )
+
+
+def _operations(engine: Mapping[str, Any] | None) -> str | None:
+    """How many operations of its backend were checked, and which took most of its tolerance."""
+    if engine is None:
+        return None
+    if not engine["shares"]:
+        return f"{engine['operations']} exact"
+    op, share = max(engine["shares"].items(), key=lambda pair: pair[1])
+    return f"{engine['operations']}, {op} at {share:.0%}"
 
 
 def _speed(lane: Mapping[str, Any]) -> Mapping[str, Any]:
