@@ -18,7 +18,9 @@ from synapse_host.testing.tiny_models import TinyBert, write_model
 TINY = TinyBert(seed=5, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=64)
 STORE = Path("data") / "synapse.sqlite3"
 #: Items for each kill that is to come: enough to be at work for longer than the longest wait.
-ITEMS_A_KILL, LONGEST_WAIT_S = 600, 0.6
+ITEMS_A_KILL, LONGEST_WAIT_S = 600, 0.3
+#: Kills that come after pages were committed; the others may hit a host that starts, or a model that loads.
+SHARE_AT_WORK = 0.7
 
 
 def killed_at_random(home: Path, kills: int, seed: int) -> dict[str, Any]:
@@ -40,6 +42,8 @@ def killed_at_random(home: Path, kills: int, seed: int) -> dict[str, Any]:
             with host.client() as client:
                 job = _hand_in(client, texts)
                 assert job["items_done"] >= len(known), "a committed page is gone"
+                if dice.random() < SHARE_AT_WORK:
+                    _wait_for_more(client, job["job_id"], len(known))
                 time.sleep(dice.uniform(0, LONGEST_WAIT_S))  # the moment of the kill, not a wait for anything
             host.kill()
             assert faults_of(home / STORE) == []
@@ -63,6 +67,12 @@ def killed_at_random(home: Path, kills: int, seed: int) -> dict[str, Any]:
 def _hand_in(client: Client, texts: list[str]) -> dict[str, Any]:
     items = [{"id": str(place), "text": text} for place, text in enumerate(texts)]
     return client.call("embed.batch", {"model": "tiny", "items": items, "request_key": "killed"}, retries=50)
+
+
+def _wait_for_more(client: Client, job_id: str, items: int) -> None:
+    """Wait until more than ``items`` are committed, or the job has ended."""
+    while (status := client.job_status(job_id))["items_done"] <= items and status["state"] in ("queued", "running"):
+        pass
 
 
 def _rows(client: Client, job_id: str) -> dict[str, bytes]:
