@@ -150,6 +150,9 @@ def _leave_work_for_a_boot(home: Path, deaths: Deaths) -> None:
 
 def _check(home: Path, finished: Sequence[str], deaths: Deaths) -> None:
     """Start again on what is left, and hold it against all that must be true of it."""
+    spoilt = {_sha(CONFIG)} if "cancel" in finished else set()
+    for path in (home / "models" / "blobs").iterdir():
+        assert path.name in spoilt or _sha(path.read_bytes()) == path.name, f"{path.name} was half there at the death"
 
     async def check() -> None:
         async with running_room(home, CONTENTS) as after:

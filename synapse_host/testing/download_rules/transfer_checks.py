@@ -27,10 +27,9 @@ class _Fetch:
 
     def __init__(self, folder: Path, endpoint: str, mirror: str | None = None, *, size: int | None = len(BODY)) -> None:
         self.waits: list[float] = []
+        self.idle_s = 60.0
         self.cache = BlobCache.open(folder / "models", "host")
-        self._fetcher = Fetcher(
-            self.cache, Sources(endpoint, mirror, "hf_token"), idle_s=1.0, pause=self._pause, clock=anyio.current_time
-        )
+        self._sources = Sources(endpoint, mirror, "hf_token")
         self._wanted = WantedFile("model", "model.bin", SHA, size, PATH)
 
     async def _pause(self, seconds: float) -> None:
@@ -38,11 +37,12 @@ class _Fetch:
 
     async def run(self) -> bool:
         """Whether the file is here, whole."""
+        fetcher = Fetcher(self.cache, self._sources, idle_s=self.idle_s, pause=self._pause, clock=anyio.current_time)
         try:
             with anyio.fail_after(_DEADLINE_S):
-                await self._fetcher.fetch(self._wanted, owner="host", on_bytes=lambda count: None)
+                await fetcher.fetch(self._wanted, owner="host", on_bytes=lambda count: None)
         finally:
-            self._fetcher.close()
+            fetcher.close()
         return self.cache.path(SHA).read_bytes() == BODY
 
     async def details(self) -> tuple[str, dict[str, object] | None]:
@@ -110,7 +110,9 @@ async def a_range_of_another_place_is_not_appended(folder: Path) -> None:
 async def a_server_that_goes_silent(folder: Path) -> None:
     with FileServer({PATH: BODY}) as server:
         server.plan(PATH, Plan(stall_after=100_000))
-        assert await _Fetch(folder, server.url).details() == _failed("network")
+        fetching = _Fetch(folder, server.url)
+        fetching.idle_s = 0.5
+        assert await fetching.details() == _failed("network")
 
 
 @check("retry_after")
