@@ -109,6 +109,7 @@ def load_plan(params: ModelLoadParams) -> LoadPlan:
     """
     specs = _specs(params)
     if params.source == "file":
+        _refuse_local_extras(params, specs)
         base = None
         if params.path is None:
             raise _lacks("path", "source 'file' needs path, the directory of the model's files")
@@ -136,6 +137,15 @@ def _specs(params: ModelLoadParams) -> list[_Spec]:
         _Spec(role, spec.url, spec.sha256) if isinstance(spec, DetailedFile) else _Spec(role, spec, fallback)
         for role, spec, fallback in given
     ]
+
+
+def _refuse_local_extras(params: ModelLoadParams, specs: Sequence[_Spec]) -> None:
+    """Shards are found beside their index; no engine takes another file."""
+    local = [spec for spec in specs if spec.role.startswith("extra:") and not _is_address(spec.place)]
+    if local:
+        raise _lacks(
+            "files.extra", f"files.extra holds {len(local)} file(s) of path and engine {params.engine!r} takes none"
+        )
 
 
 def _hub_base(params: ModelLoadParams) -> str:

@@ -129,8 +129,8 @@ CASES = {
     "id that begins with a dot": at_once("invalid_request", None, "params.model_id", "'.x'", model_id=".x"),
     "id with a line end": at_once("invalid_request", None, "params.model_id", r"'x\n'", model_id="x\n"),
     "short digest": at_once("invalid_request", None, "params.expected_digest", "'abc'", expected_digest="abc"),
-    "source hf": at_once("invalid_request", "source", "'hf'", source="hf"),
-    "source url": at_once("invalid_request", "source", "'url'", source="url"),
+    "source hf without a repository": at_once("invalid_request", "parameter", "'hf'", "repo", source="hf"),
+    "source url without an address": at_once("invalid_request", "file", "model.safetensors", "url", source="url"),
     "unknown source": at_once("invalid_request", None, "params.source", "'ftp'", source="ftp"),
     "extra files": at_once("invalid_request", "parameter", "files.extra", "1 file", files={"extra": ["a.bin"]}),
     "file by address": at_once(

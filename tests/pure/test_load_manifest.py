@@ -73,6 +73,9 @@ def test_a_local_directory_is_read_where_it_is_and_may_lack_a_file() -> None:
 NO_DIGEST = {"model": "model.safetensors", "tokenizer": file("tokenizer.json", OTHER)}
 REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
     "no path": ({"source": "file"}, "needs path", {"parameter": "path"}),
+    "more files of a directory": (
+        {"source": "file", "path": "/m", "files": {"extra": ["a.bin"]}}, "takes none", {"parameter": "files.extra"},
+    ),
     "no repository": ({**HUB, "repo": None}, "owner/name", {"parameter": "repo"}),
     "repository with a path": ({**HUB, "repo": "a/b/../c"}, "owner/name", {"parameter": "repo"}),
     "no revision": ({**HUB, "revision": None}, "40 hex digits", {"parameter": "revision"}),
