@@ -5,6 +5,7 @@ Importing this module costs nothing; each hook imports what it needs.
 
 from __future__ import annotations
 
+from contextlib import closing
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from synapse_host.hookspecs import BackendSettings, DType, EmbedBatch, Progress, TokenIds, Vectors
-    from synapse_host.owned_engine.engine import OwnedEngine
+    from synapse_host.hookspecs import BackendSettings, CheckNumbers, DType, EmbedBatch, Progress, TokenIds, Vectors
+    from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
+    from synapse_host.owned_engine.weights import CheckpointWeights
 
 ENGINE = "owned-vulkan"
 #: f16 stores matrices in half the memory; everything is computed in float32 either way.
@@ -95,6 +97,27 @@ def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: 
 
     with device_loss_typed():
         return model.rerank(sequences, progress)
+
+
+@hookimpl
+def synapse_self_check(model: OwnedEngine, progress: Progress) -> Sequence[CheckNumbers]:
+    """Every operation replayed alone and a tiny model of every family, on the device the model is on."""
+    from synapse_host.owned_engine.engine import OwnedEngine
+    from synapse_host.owned_engine.self_check import checked_numbers
+    from synapse_vulkan.backend import VulkanBackend
+    from synapse_vulkan.loss import device_loss_typed
+    from synapse_vulkan.runtime import open_runtime
+    from synapse_vulkan.single_ops import ReplayedSingly
+
+    runtime = open_runtime()
+    subject = ReplayedSingly(runtime, model.settings.dtype)
+
+    def engine(weights: CheckpointWeights, tiny: ModelSettings) -> OwnedEngine:
+        half = tiny.dtype == "f16"
+        return OwnedEngine(VulkanBackend(runtime, weights, max_tokens=tiny.max_tokens, half=half), tiny)
+
+    with device_loss_typed(), closing(subject):
+        return checked_numbers(subject, engine, model.settings, progress)
 
 
 @hookimpl
