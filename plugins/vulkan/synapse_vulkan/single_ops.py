@@ -84,7 +84,8 @@ class ReplayedSingly(OpsUnderTest):
     def _stored_rows(self, weight: DeviceWeight) -> npt.NDArray[Any]:
         view, rows = self._ops.table_row(weight, 0), weight.table()
         whole = View(view.memory, 1, rows.rows, rows.width, 0, 0, rows.stride)
-        return self.from_handle(whole, "rows")[0]
+        stored: npt.NDArray[Any] = self.from_handle(whole, "rows")[0]
+        return stored
 
     def _run(self, view: View, count: int, dtype: Any) -> npt.NDArray[Any]:
         device, recording = self._runtime.device, self._recording
