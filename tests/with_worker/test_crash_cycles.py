@@ -25,6 +25,7 @@ MOST_OBJECTS, MOST_KIB = 0.5, 2
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_a_killed_worker_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The test framework keeps every record of the log.
     monkeypatch.setattr(logging.getLogger("synapse_host.supervision.worker"), "disabled", True)

@@ -14,6 +14,7 @@ REACHED = 1_000
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_no_conversation_breaks_a_worker_and_none_of_its_handlers_is_left_out(tmp_path: Path) -> None:
     tally = fuzz_worker(tmp_path, FRAMES, seed=1)
     least = min((tally[name], name) for name in HANDLERS)
