@@ -66,6 +66,7 @@ class DeviceTurns:
             bulk_went_last=self._queue.bulk_went_last,
             bulk_running=any(turn.work_class.is_bulk for turn in self._running),
             interactive_ms=self._usual[WorkClass.INTERACTIVE].mean(now),
+            interactive_most_ms=self._usual[WorkClass.INTERACTIVE].most(now),
             bulk_ms=max(self._usual[WorkClass.BULK].most(now), self._usual[WorkClass.JOB].most(now)),
             job_ms=self._usual[WorkClass.JOB].most(now),
         )
@@ -117,12 +118,16 @@ class DeviceTurns:
                 self.end(turn)
 
     def _book(self, turn: Turn, sign: int) -> None:
-        self._groups[turn.work_class] += sign
-        self._ms[turn.work_class] += sign * turn.estimate_ms
+        self._account(turn.work_class, sign, sign * turn.estimate_ms)
 
     def _book_rest(self, turn: Turn, sign: int) -> None:
-        self._groups[turn.work_class] += sign * turn.rest_groups
-        self._ms[turn.work_class] += sign * turn.rest_ms
+        if turn.rest_groups:
+            self._account(turn.work_class, sign * turn.rest_groups, sign * turn.rest_ms)
+
+    def _account(self, work_class: WorkClass, groups: int, milliseconds: float) -> None:
+        self._groups[work_class] += groups
+        # Sums of fractions keep a hair when everything is taken out again, below zero as well.
+        self._ms[work_class] = max(0.0, self._ms[work_class] + milliseconds) if self._groups[work_class] else 0.0
 
     def _advance(self, now: float) -> None:
         # What begins may end at once; a thousand of those must not become a thousand nested calls.

@@ -23,8 +23,8 @@ class DeviceLoad:
     """What is known of a device at one moment.
 
     ``running_ms`` has the estimate and the age of each running computation; ``groups`` and ``waiting_ms`` what waits by
-    class. ``interactive_ms`` is what an interactive turn takes on average, ``bulk_ms`` and ``job_ms`` what a bulk turn
-    and a job's takes at most; 0 where none was seen lately.
+    class. ``interactive_ms`` is what an interactive turn takes on average, ``interactive_most_ms``, ``bulk_ms`` and
+    ``job_ms`` what one of these takes at most; 0 where none was seen lately.
     """
 
     permits: int
@@ -37,6 +37,7 @@ class DeviceLoad:
     bulk_went_last: bool = False
     bulk_running: bool = False
     interactive_ms: float = 0.0
+    interactive_most_ms: float = 0.0
     bulk_ms: float = 0.0
     job_ms: float = 0.0
 
@@ -68,7 +69,7 @@ def predict(work: Work, load: DeviceLoad) -> Prediction:
     own = sum(work.group_ms)
     if load.free and len(work.group_ms) == 1:
         return Prediction(0.0, 0.0, own)
-    between = HEADROOM * (len(work.group_ms) - 1) * _between(work.work_class, load) / load.permits
+    between = HEADROOM * (len(work.group_ms) - 1) * _between(work.work_class, load, HEADROOM) / load.permits
     if load.free:
         return Prediction(0.0, 0.0, own + between)
     expected, latest = (_start(work.work_class, load, stretch) for stretch in (1.0, HEADROOM))
@@ -92,7 +93,7 @@ def _ahead(work_class: WorkClass, load: DeviceLoad, stretch: float, running: flo
         return before + stretch * turns * load.bulk_ms
     if work_class is WorkClass.CONTROL:
         return before
-    others = load.waiting_ms[WorkClass.BULK] + (load.groups[WorkClass.BULK] + 1) * _between(work_class, load)
+    others = load.waiting_ms[WorkClass.BULK] + (load.groups[WorkClass.BULK] + 1) * _between(work_class, load, stretch)
     return before + stretch * others
 
 
@@ -107,11 +108,14 @@ def _bulk_turns_among(interactive: int, duration_ms: float, load: DeviceLoad) ->
     return min(by_share + by_age, interactive + (0 if load.bulk_went_last else 1))
 
 
-def _between(work_class: WorkClass, load: DeviceLoad) -> float:
-    """What may go between two turns of the bulk share: one job's turn, and interactive turns before each."""
+def _between(work_class: WorkClass, load: DeviceLoad, stretch: float) -> float:
+    """What may go between two turns of the bulk share: one job's turn, and interactive turns before each.
+
+    What is expected goes by usual interactive turns, what is promised by the largest.
+    """
     if not work_class.is_bulk:
         # Groups of one interactive request follow each other with at most a bulk turn between.
         return load.bulk_ms
-    average = load.interactive_ms
-    passing = min(INTERACTIVE_IN_A_ROW * average, AGEING_MS + average)
+    one = load.interactive_most_ms if stretch > 1.0 else load.interactive_ms
+    passing = min(INTERACTIVE_IN_A_ROW * one, AGEING_MS + one)
     return passing if not load.job_ms else 2 * passing + load.job_ms

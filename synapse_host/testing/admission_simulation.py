@@ -52,16 +52,15 @@ class Scenario:
 
 @dataclass(slots=True)
 class Request:
-    """One request and what became of it. ``before`` is what others computed from its admission to its start."""
+    """One request and what became of it."""
 
     work: Work
     asked_at: float
     deadline_ms: float
     predicted: Prediction
     started_at: float | None = None
-    #: What others took until it began, and what they were to take at most.
-    others_ms: float = 0.0
-    stretched_ms: float = 0.0
+    #: Whether anything computed from its admission to its start took more than ``HEADROOM`` times its estimate.
+    estimates_were_wrong: bool = False
     bulk_groups: int = 0
 
     @property
@@ -73,11 +72,6 @@ class Request:
     def late_by_queueing(self) -> bool:
         """Whether it began too late to end in time, had it taken what it was expected to."""
         return self.start_delay_ms + sum(self.work.group_ms) > self.deadline_ms
-
-    @property
-    def estimates_were_wrong(self) -> bool:
-        """Whether what was computed before it took more than ``HEADROOM`` times what it was expected to."""
-        return self.others_ms > self.stretched_ms + 1e-6
 
 
 @dataclass(slots=True)
@@ -136,9 +130,9 @@ class Simulation:
         self._numbers = count()
         self._turns = DeviceTurns(clock=lambda: self._now_ms / 1000)
         self._took = 0
-        #: Requests that have not begun, and what runs: its end and what it was to take.
+        #: Requests that have not begun; and what runs, what it takes and what it was to take.
         self._waiting: list[Request] = []
-        self._running: tuple[WorkClass, float, float, float] | None = None
+        self._running: tuple[WorkClass, float, float] | None = None
 
     def run(self, turns: int) -> Outcome:
         """Let so many turns be taken; the same seed gives the same outcome."""
@@ -251,10 +245,9 @@ class Simulation:
         outcome.turns[turn.work_class] += 1
         outcome.busy_ms[turn.work_class] += takes
         for request in self._waiting:
-            request.others_ms += takes
-            request.stretched_ms += HEADROOM * turn.estimate_ms
+            request.estimates_were_wrong |= takes > HEADROOM * turn.estimate_ms
             request.bulk_groups += turn.work_class.is_bulk
-        self._running = turn.work_class, self._now_ms, takes, turn.estimate_ms
+        self._running = turn.work_class, takes, turn.estimate_ms
 
         def ended() -> None:
             self._running = None
@@ -264,12 +257,10 @@ class Simulation:
         self._at(self._now_ms + takes, ended)
 
     def _note_running(self, request: Request) -> None:
-        """What runs now counts with what is left of it."""
+        """What runs now is computed before it."""
         if self._running is not None:
-            work_class, began, takes, estimate = self._running
-            age = self._now_ms - began
-            request.others_ms += takes - age
-            request.stretched_ms += max(0.0, HEADROOM * estimate - age)
+            work_class, takes, estimate = self._running
+            request.estimates_were_wrong = takes > HEADROOM * estimate
             request.bulk_groups += work_class.is_bulk
 
     def _at(self, time_ms: float, happens: Callable[[], None]) -> None:

@@ -76,21 +76,27 @@ def test_time_that_bulk_itself_takes_lets_no_more_bulk_in() -> None:
 
 
 def test_bulk_reckons_with_bulk_before_it_with_jobs_between_and_with_interactive_passing() -> None:
-    load = busy((0.0, 0.0), waiting={BULK: 100.0}, interactive_ms=5.0)
+    load = busy((0.0, 0.0), waiting={BULK: 100.0}, interactive_ms=4.0, interactive_most_ms=5.0)
     assert predict(Work(BULK, [50.0]), load).latest_start_ms == pytest.approx(HEADROOM * (100 + 2 * 3 * 5))
-    with_job = busy((0.0, 0.0), waiting={BULK: 100.0}, interactive_ms=5.0, job_ms=80.0)
+    with_job = busy((0.0, 0.0), waiting={BULK: 100.0}, interactive_ms=4.0, interactive_most_ms=5.0, job_ms=80.0)
     assert predict(Work(BULK, [50.0]), with_job).latest_start_ms == pytest.approx(HEADROOM * (100 + 2 * (2 * 15 + 80)))
 
 
+def test_what_is_expected_goes_by_the_usual_query_and_what_is_promised_by_the_largest() -> None:
+    load = busy((0.0, 0.0), interactive_ms=4.0, interactive_most_ms=5.0)
+    told = predict(Work(BULK, [50.0]), load)
+    assert (told.start_ms, told.latest_start_ms) == (pytest.approx(3 * 4), pytest.approx(HEADROOM * 3 * 5))
+
+
 def test_slow_interactive_work_passes_bulk_over_for_its_age_and_one_turn_at_most() -> None:
-    load = busy((0.0, 0.0), interactive_ms=400.0)
+    load = busy((0.0, 0.0), interactive_ms=200.0, interactive_most_ms=400.0)
     assert predict(Work(BULK, [50.0]), load).latest_start_ms == pytest.approx(HEADROOM * (250 + 400))
 
 
 def test_the_groups_of_a_request_have_others_between_them() -> None:
     quiet = predict(Work(BULK, [50.0, 50.0, 50.0]), IDLE)
     assert quiet == Prediction(0.0, 0.0, 150.0)
-    asked = DeviceLoad(1, True, (), NONE, NONE, interactive_ms=5.0)
+    asked = DeviceLoad(1, True, (), NONE, NONE, interactive_ms=4.0, interactive_most_ms=5.0)
     assert predict(Work(BULK, [50.0] * 3), asked).finish_ms == pytest.approx(150 + 2 * HEADROOM * 15)
 
 
@@ -136,7 +142,7 @@ def test_a_time_refusal_says_which_limit_was_passed(
 def test_what_is_admitted_is_predicted_to_keep_every_limit(
     queue: float, remaining: float, waiting: float, work_class: WorkClass, groups: list[float]
 ) -> None:
-    load = busy(waiting={work_class: waiting}, bulk_ms=90.0, interactive_ms=4.0)
+    load = busy(waiting={work_class: waiting}, bulk_ms=90.0, interactive_ms=4.0, interactive_most_ms=9.0)
     decision = decide_time(Work(work_class, groups), load, max_queue_ms=queue, remaining_ms=remaining)
     if isinstance(decision, Prediction):
         assert decision.start_ms <= queue

@@ -128,6 +128,17 @@ def test_what_waits_is_known_with_what_the_same_requests_have_not_asked_for_yet(
     assert (turns.load().groups[WorkClass.BULK], turns.load().waiting_ms[WorkClass.BULK]) == (0, 0.0)
 
 
+def test_nothing_is_left_of_fractions_when_nobody_waits() -> None:
+    turns = DeviceTurns()
+    turns.ask(running := Turn(nothing, WorkClass.BULK))
+    waiting = [Turn(nothing, WorkClass.INTERACTIVE, estimate) for estimate in (0.1, 0.2, 0.3)]
+    asked(turns, *waiting)
+    for turn in waiting:
+        turns.withdraw(turn)
+    assert turns.load().waiting_ms[WorkClass.INTERACTIVE] == 0.0
+    turns.end(running)
+
+
 def test_waits_are_kept_for_their_percentiles() -> None:
     clock = Clock()
     turns = DeviceTurns(clock=clock)
