@@ -125,7 +125,9 @@ LONG = "n" * 100_000
 REQUESTS = {
     "unknown method": (call("embed.quarry"), refusal(*UNKNOWN_METHOD, "'embed.quarry'")),
     "very long method": (call(LONG), refusal(*UNKNOWN_METHOD, "nnnn")),
-    "contract method not served yet": (call("cache.gc"), refusal(*UNKNOWN_METHOD, "'cache.gc'", "not served")),
+    "contract method not served yet": (
+        call("approvals.enable"), refusal(*UNKNOWN_METHOD, "'approvals.enable'", "not served"),
+    ),
     "unknown field": (query(texte="x"), channel("params.texte", "'x'", "unknown field")),
     "unknown field with a very long name": (query(**{LONG: 1}), channel("params.nnnn", "unknown field")),
     "unknown field of an item": (batch(items=[{"id": "a", "text": "b", "lang": "en"}]), channel("lang", "'en'")),
