@@ -19,7 +19,8 @@ light: $(VENV)/.installed ## make the environment: host, every plugin but llama,
 $(VENV)/.installed: pyproject.toml plugins/owned_cpu/pyproject.toml plugins/vulkan/pyproject.toml plugins/owned_metal/pyproject.toml plugins/owned_cuda/pyproject.toml plugins/ane/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu -e plugins/vulkan -e 'plugins/owned_metal[linux]' -e 'plugins/owned_cuda[compiler]' -e plugins/ane
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e plugins/owned_cpu -e plugins/vulkan -e 'plugins/owned_metal[linux]' -e plugins/ane
+	$(BIN)/pip install -q --no-deps -c constraints.txt -e plugins/owned_cuda nvidia-cuda-nvrtc-cu12
 	$(BIN)/pip install -q --no-deps $(MINILM)
 	touch $@
 

@@ -53,7 +53,7 @@ _KNOWN = (
         built=True,
     ),
     KnownBackend("ane", "synapse-host-ane", "ane", "ane-direct-worker", "ane", _APPLE_SILICON),
-    KnownBackend("cuda", "synapse-host-owned-cuda", "cuda", "owned-cuda", "cuda", ("linux", "win32")),
+    KnownBackend("cuda", "synapse-host-owned-cuda", "cuda", "owned-cuda", "cuda", ("linux", "win32"), built=True),
     KnownBackend("vulkan", "synapse-host-vulkan", "vulkan", "owned-vulkan", "vulkan", ("linux", "win32"), built=True),
     KnownBackend(
         "llama", "synapse-host-llama-worker", "llama", "llama.cpp-worker", "cpu", ("linux", "darwin"), built=True

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from synapse_host.hookspecs import BackendSettings, CapabilityEvidence, RefusalReason
@@ -20,16 +21,19 @@ REQUIRED_DRIVER_API = 12040
 REQUIRED_CAPABILITY = (7, 5)
 #: A device that stands in for a real one because a developer said so.
 _STAND_IN = "set by cuda.driver_api and cuda.compute_capability"
+#: Said beside the verdict of every machine that may run it.
+NEVER_RUN = "no GPU had run this backend when this version was made; certify a model before you trust it"
 _CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The facts a verdict rests on; ``stand_in`` says that a developer set them."""
+    """The facts a verdict rests on; ``stand_in`` says that a developer set them, ``cupy`` is its version, if any."""
 
     platform: str
     driver: DriverFacts
     stand_in: bool = False
+    cupy: str | None = None
 
     @property
     def gpu(self) -> Gpu | None:
@@ -44,21 +48,30 @@ def read_machine(settings: BackendSettings) -> Machine:
         ValueError: a setting of the pair is not a number of its form; the message names it.
 
     """
-    stand_in = _stand_in(settings)
+    stand_in, cupy = _stand_in(settings), cupy_version()
     if stand_in is not None:
-        return Machine(sys.platform, stand_in, stand_in=True)
-    return Machine(sys.platform, read_driver() if sys.platform in PLATFORMS else DriverFacts(loaded=False))
+        return Machine(sys.platform, stand_in, stand_in=True, cupy=cupy)
+    driver = read_driver() if sys.platform in PLATFORMS else DriverFacts(loaded=False)
+    return Machine(sys.platform, driver, cupy=cupy)
+
+
+def cupy_version() -> str | None:
+    """Version of the installed CuPy for CUDA 12, read without importing it; None when there is none."""
+    try:
+        return version("cupy-cuda12x")
+    except PackageNotFoundError:
+        return None
 
 
 def judge(machine: Machine) -> CapabilityEvidence:
     """Hold the facts against the floor; the first that fails is the reason (reading 3)."""
     observed = _observed(machine)
-    for failed in (_judge_platform, _judge_driver, _judge_device):
+    for failed in (_judge_platform, _judge_driver, _judge_device, _judge_runtime):
         refusal = failed(machine)
         if refusal is not None:
             reason, detail, message = refusal
             return CapabilityEvidence("refused", _REQUIRED, observed, reason, detail, message)
-    return CapabilityEvidence("ok", _REQUIRED, observed, message=_STAND_IN if machine.stand_in else None)
+    return CapabilityEvidence("ok", _REQUIRED, observed, message=_STAND_IN if machine.stand_in else NEVER_RUN)
 
 
 _REQUIRED: Mapping[str, Any] = {
@@ -104,6 +117,13 @@ def _judge_device(machine: Machine) -> Refusal | None:
     return None
 
 
+def _judge_runtime(machine: Machine) -> Refusal | None:
+    if machine.cupy is not None:
+        return None
+    message = "CuPy for CUDA 12 is not installed; install it with: pip install 'synapse-host[cuda]'"
+    return "worker_missing", "cuda_runtime_missing", message
+
+
 def _observed(machine: Machine) -> dict[str, Any]:
     gpu = machine.gpu
     return {
@@ -113,6 +133,7 @@ def _observed(machine: Machine) -> dict[str, Any]:
         "device": None if gpu is None else gpu.name,
         "memory_mb": None if gpu is None else gpu.memory_mb,
         "devices": len(machine.driver.gpus),
+        "cupy": machine.cupy,
     }
 
 

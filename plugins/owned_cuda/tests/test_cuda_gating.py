@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake driver
 Fake = Callable[..., Path]
 #: name: (how the driver is compiled, status, reason, fine word, a word of the message)
 DRIVERS: dict[str, tuple[dict[str, int | None], str, str | None, str | None, str]] = {
-    "good": ({}, "ok", None, None, ""),
-    "the floor itself": ({"API": 12040, "MAJOR": 7, "MINOR": 5}, "ok", None, None, ""),
+    "good": ({}, "ok", None, None, "no GPU had run"),
+    "the floor itself": ({"API": 12040, "MAJOR": 7, "MINOR": 5}, "ok", None, None, "certify a model"),
     "old driver": ({"API": 12030}, "refused", "device_below_floor", "cuda_driver_too_old", "12030"),
     "old driver that does not start": (
         {"API": 11080, "INIT": 803},
@@ -80,7 +80,7 @@ def fake(tmp_path: Path) -> Fake:
 def test_a_driver_is_judged_by_what_it_answers(name: str, fake: Fake) -> None:
     answers, status, reason, detail, word = DRIVERS[name]
     driver = read_driver(str(fake(**answers) / "libcuda.so.1"))
-    found = check_evidence(judge(Machine("linux", driver)), "cuda")
+    found = check_evidence(judge(Machine("linux", driver, cupy="13.6.0")), "cuda")
     assert (found.status, found.reason, found.reason_detail) == (status, reason, detail)
     assert word in str(found.message)
     assert set(found.required) <= set(found.observed)
@@ -88,7 +88,7 @@ def test_a_driver_is_judged_by_what_it_answers(name: str, fake: Fake) -> None:
 
 def test_the_evidence_is_that_of_the_contract(fake: Fake) -> None:
     driver = read_driver(str(fake(API=12080, MAJOR=8, MINOR=9) / "libcuda.so.1"))
-    observed = judge(Machine("linux", driver)).observed
+    observed = judge(Machine("linux", driver, cupy="13.6.0")).observed
     assert observed == {
         "platform": "linux",
         "driver_api": 12080,
@@ -96,6 +96,7 @@ def test_the_evidence_is_that_of_the_contract(fake: Fake) -> None:
         "device": "Fake GPU 0",
         "memory_mb": 24 * 1024,
         "devices": 1,
+        "cupy": "13.6.0",
     }
 
 
@@ -109,7 +110,14 @@ def test_another_platform_is_refused_first() -> None:
     assert found.reason == "not_supported_on_platform"
 
 
-def test_the_pair_of_settings_stands_in_for_a_driver() -> None:
+def test_a_machine_without_cupy_is_refused_last() -> None:
+    found = judge(Machine("linux", DriverFacts(True, 12080, (Gpu("new", 8192, 9, 0),))))
+    assert (found.reason, found.reason_detail) == ("worker_missing", "cuda_runtime_missing")
+    assert "synapse-host[cuda]" in str(found.message)
+
+
+def test_the_pair_of_settings_stands_in_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "cupy_version", lambda: "13.6.0")
     machine = read_machine({"driver_api": "12050", "compute_capability": "8.6"})
     assert machine.gpu is not None
     assert (machine.driver.api, machine.gpu.major, machine.gpu.minor) == (12050, 8, 6)
@@ -171,10 +179,11 @@ def probed(folder: Path | None) -> dict[str, Any]:
     return answer
 
 
-def test_the_real_child_refuses_an_old_card_and_a_good_one_for_want_of_an_engine(fake: Fake) -> None:
+@pytest.mark.skipif(evidence.cupy_version() is not None, reason="CuPy is installed, so nothing is missing")
+def test_the_real_child_refuses_an_old_card_and_a_good_one_for_want_of_cupy(fake: Fake) -> None:
     assert probed(fake(MAJOR=6, MINOR=1))["reason_detail"] == "cuda_compute_capability_too_low"
     answer = probed(fake())
-    assert (answer["reason"], answer["reason_detail"]) == ("worker_missing", "engine_not_built")
+    assert (answer["reason"], answer["reason_detail"]) == ("worker_missing", "cuda_runtime_missing")
     assert answer["observed"]["driver_api"] == 12040
 
 

@@ -1,0 +1,152 @@
+"""The whole CUDA engine on NumPy in CuPy's place, with the real kernels run on the CPU as the engine launches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from synapse_owned_cuda import cuda_ops, plugin
+from synapse_owned_cuda.cpu_shim.launching import CpuDevice, build_launcher
+from synapse_owned_cuda.cpu_shim.numpy_device import NumpyDevice
+from synapse_owned_cuda.cuda_ops import CudaOps, Part
+
+from synapse_host.hookspecs import DType
+from synapse_host.ops.tolerances import END_TO_END
+from synapse_host.ops.weight_source import WeightSource, checked_tensor
+from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model
+from synapse_host.testing.ops_contract import OP_CASES, OpCase, OpsUnderTest, check_op
+from synapse_host.testing.recorded_encoders import RECORDED, embedded, recorded_encoder, recorded_pairs
+from synapse_host.testing.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.tiny_cross_encoders import SEPARATOR
+from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.tiny_qwen3 import write_qwen3
+
+FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
+STORED = {"f32": np.float32, "f16": np.float16}
+RERANK = {"operation": "rerank", "pair_separator": str(SEPARATOR)}
+
+
+@pytest.fixture(scope="module")
+def cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuDevice]:
+    with CpuDevice(build_launcher(tmp_path_factory.mktemp("launcher")), order=1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def device(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> NumpyDevice:
+    """The device the plugin opens."""
+    made = NumpyDevice(cpu)
+    monkeypatch.setattr(plugin, "_open_device", lambda: made)
+    return made
+
+
+class CudaUnderTest(OpsUnderTest):
+    """The operations as an adapter; parts of a split are read as arrays."""
+
+    def __init__(self, device: NumpyDevice, dtype: DType) -> None:
+        self.dtype: DType = dtype
+        self.device = device
+
+    def make(self, weights: WeightSource, *, max_tokens: int) -> CudaOps:
+        stored = STORED[self.dtype]
+
+        class Drawn:
+            def shaped(self, name: str, shape: Sequence[int]) -> Any:
+                return checked_tensor(weights, name, shape).astype(stored)
+
+        return CudaOps(Drawn(), self.device, max_tokens=max_tokens, dtype=self.dtype)
+
+    def to_handle(self, array: npt.NDArray[Any], kind: str) -> Any:
+        held = np.ascontiguousarray(array)
+        return held if array.dtype == np.int32 or kind == "logits" else held.astype(STORED[self.dtype])
+
+    def from_handle(self, handle: Any, kind: str) -> npt.NDArray[Any]:
+        if isinstance(handle, Part):
+            handle = handle.whole[..., handle.offset : handle.offset + handle.size]
+        return np.array(handle if kind == "picks" else handle.astype(np.float32))
+
+    def new_cache(self) -> dict[int, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("case", OP_CASES, ids=str)
+def test_operation_agrees_with_the_reference(case: OpCase, dtype: DType, device: NumpyDevice) -> None:
+    check_op(CudaUnderTest(device, dtype), case)
+
+
+def rows_of(recorded: Any, count: int = 3) -> list[int]:
+    """The shortest rows there are, an odd number of them: a block's threads take their turns one by one."""
+    return sorted(range(len(recorded.rows)), key=lambda place: len(recorded.rows[place]))[:count]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "f32") for name in ("xlm_roberta/two_layers", "modernbert/short_window")), ("modernbert/biased", "f16")],
+)
+def test_encoders_agree_with_transformers_in_every_row(
+    name: str, dtype: DType, device: NumpyDevice, tmp_path: Path
+) -> None:
+    assert name in RECORDED
+    recorded, bound = recorded_encoder(FIXTURES, name), END_TO_END[dtype]
+    write_model(tmp_path, recorded.model)
+    places = rows_of(recorded)
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=recorded.longest) as model:
+        found = embedded(plugin, model, [recorded.rows[place] for place in places], "mean").astype(np.float64)
+    wanted = recorded.f64["mean"][places]
+    assert np.sum(found * wanted, axis=1).min() >= bound.min_cosine
+    assert np.abs(found - wanted).max() <= bound.max_abs_error
+    assert any(kernel.startswith("attention") for kernel, _, _ in device.launches)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+def test_qwen3_agrees_with_transformers_in_every_row(dtype: DType, device: NumpyDevice, tmp_path: Path) -> None:
+    """Its queries are wider than its hidden rows."""
+    recorded = recorded_qwen3(FIXTURES, "pairs")
+    assert recorded.model.heads * recorded.model.head_dim > recorded.model.hidden
+    write_qwen3(tmp_path, recorded.model)
+    places = rows_of(recorded, 7 if dtype == "f32" else 3)
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=recorded.longest) as model:
+        found = plugin.synapse_embed(model, batch_of([recorded.rows[p] for p in places], "last"), ignore_progress)
+    wanted = recorded.vectors["f64"][places]
+    assert np.sum(found.astype(np.float64) * wanted, axis=1).min() >= {"f32": 0.999999, "f16": 0.9999}[dtype]
+
+
+def test_rerankers_agree_with_transformers(device: NumpyDevice, tmp_path: Path) -> None:
+    recorded = recorded_pairs(FIXTURES, "bert/two_layers")
+    write_model(tmp_path, recorded.model)
+    places = rows_of(recorded)
+    with loaded_model(plugin, tmp_path, max_tokens=recorded.longest, runtime_config=RERANK) as model:
+        found = plugin.synapse_rerank(model, [recorded.rows[place] for place in places], ignore_progress)
+    assert np.abs(found - recorded.f64[places]).max() <= 1e-4
+
+
+def test_a_launch_that_covers_half_the_rows_is_seen(
+    device: NumpyDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = recorded_qwen3(FIXTURES, "pairs")
+    write_qwen3(tmp_path, recorded.model)
+    places = rows_of(recorded)
+    launch = NumpyDevice.launch
+
+    def halved(self: NumpyDevice, kernel: str, grid: Any, block: int, arguments: Any) -> None:
+        if kernel.startswith("merge_heads"):
+            grid = (max(1, grid[0] // 2),)
+        launch(self, kernel, grid, block, arguments)
+
+    monkeypatch.setattr(NumpyDevice, "launch", halved)
+    with loaded_model(plugin, tmp_path, max_tokens=recorded.longest) as model:
+        found = plugin.synapse_embed(model, batch_of([recorded.rows[p] for p in places], "last"), ignore_progress)
+    assert not np.isfinite(found).all()
+
+
+def test_heads_wider_than_any_kernel_are_refused(device: NumpyDevice) -> None:
+    ops = CudaUnderTest(device, "f32").make(None, max_tokens=8)  # type: ignore[arg-type]
+    wide = np.zeros((1, 1, 1, 130), np.float32)
+    batch = cuda_ops.Batch(np.zeros((1, 1), np.int32), np.ones(1, np.int32))
+    with pytest.raises(ValueError, match="130 features are wider than 128"):
+        ops.attention(wide, wide, wide, batch, scale=1.0)
