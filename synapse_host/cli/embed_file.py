@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,12 @@ from synapse_host.identity.digests import sha256_hex
 
 #: What a person can do when it was interrupted, however.
 GO_ON = "run the same command again to go on where it stopped"
+#: The host takes 256, of which a part's number needs some: a million parts.
+MOST_KEY_CHARS = 248
+#: What the host does meanwhile.
+HANDED_IN = "the host goes on with the jobs that were handed in (synapse-host jobs ls)"
+#: Signals that end it as Ctrl-C does: the part of the output that is written has to be removed.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,23 @@ class Embedded:
             "dims": self.dims,
             "fingerprint": self.fingerprint,
         }
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise ``KeyboardInterrupt`` in the block, unless they are ignored as under ``nohup``."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def content_key(model: str, content: Survey) -> str:
@@ -68,7 +94,7 @@ def embed_file(
     content = survey(source)
     if not content.items:
         raise UnreadableFile(f"{source.path} holds no text; name a file or directory with some")
-    key = request_key or content_key(model, content)
+    key = content_key(model, content) if request_key is None else request_key
     done = cut = read = 0
 
     def count(rows: int) -> None:
@@ -90,10 +116,11 @@ def embed_file(
             if read != content.items:
                 raise _changed(source)
     except KeyboardInterrupt:
-        tell(GO_ON)
+        tell(f"{HANDED_IN}; {GO_ON}")
         raise
     except ConnectionLost as lost:
-        raise ConnectionLost(f"{lost}; {GO_ON}") from lost
+        why = str(lost).partition(";")[0]
+        raise ConnectionLost(f"connection lost, {why}; start the host if it has ended, and {GO_ON}") from lost
     return Embedded(output, key, read, cut, last.dims, last.fingerprint)
 
 

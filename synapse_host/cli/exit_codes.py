@@ -17,7 +17,7 @@ class Exit(IntEnum):
     NO_HOST = 3
     #: The host could not start: another one runs, or its configuration or store is unusable.
     NOT_STARTED = 4
-    #: Interrupted from the keyboard (128 + SIGINT).
+    #: Interrupted from the keyboard (128 + SIGINT), or by another signal that ends a command as that does.
     INTERRUPTED = 130
     #: Whoever read standard output went away (128 + SIGPIPE), as in a pipe into ``head``.
     OUTPUT_CLOSED = 141

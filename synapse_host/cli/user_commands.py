@@ -199,16 +199,27 @@ def embed_file(
     socket: Socket = None,
     as_json: Json = False,
 ) -> None:
-    """Embed a file of any size by durable jobs; run again after an interrupt, it goes on where it stopped."""
+    """Embed a file of any size by durable jobs; run again after an interrupt, it goes on where it stopped.
+
+    The host goes on with the jobs that were handed in when this command is interrupted.
+    """
     from synapse_host.cli import embed_file as work
     from synapse_host.cli.file_items import ItemSource
     from synapse_host.cli.passages import UnreadableFile
-    from synapse_host.cli.vector_files import UnwritableFile, require_form
+    from synapse_host.cli.vector_files import UnwritableFile, require_apart, require_form
 
+    if key is not None and not 0 < len(key) <= work.MOST_KEY_CHARS:
+        fail(Exit.USAGE, f"--key has {len(key)} characters, not 1 to {work.MOST_KEY_CHARS}; give another or none")
     items = ItemSource(source, text_field, id_field)
     try:
         require_form(output)
-        with failures_explained(), Client.connect(socket) as client, progress_bar("embedding") as show:
+        require_apart(source, output)
+        with (
+            failures_explained(),
+            work.signals_interrupt(),
+            Client.connect(socket) as client,
+            progress_bar("embedding") as show,
+        ):
             done = work.embed_file(client, items, output, model=model, request_key=key, retries=RETRIES, show=show)
     except (UnreadableFile, UnwritableFile) as problem:
         fail(Exit.USAGE, str(problem))

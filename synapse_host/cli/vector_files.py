@@ -7,14 +7,15 @@ early.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import orjson
 
+from synapse_host.cli.appearing_files import appearing
 from synapse_host.client.replies import EmbedReply
 
 
@@ -39,17 +40,60 @@ def vector_file(path: Path, rows: int) -> Iterator[VectorFile]:
     """A file for ``rows`` vectors in all, in the form its name asks for; there under ``path`` when the block ends.
 
     Raises:
-        UnwritableFile: the name ends in no known form, or the form needs a package that is missing.
+        UnwritableFile: the name ends in no known form, the form needs a package that is missing, or the file cannot be
+            written. What the block raises, an ``OSError`` too, passes as it is.
 
     """
     form = require_form(path)
-    with ExitStack() as files:
-        try:
+    raised: BaseException | None = None
+    try:
+        with ExitStack() as files:
             vectors = form(files, path, rows)
-            yield vectors
+            try:
+                yield _Explained(vectors, path)
+            except BaseException as fault:
+                raised = fault
+                raise
             vectors.finish()
+    except OSError as problem:
+        if problem is raised:
+            raise
+        raise _unwritable(path, problem) from problem
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """A file whose write errors name it; beside those of the block they would be taken for one another."""
+
+    file: VectorFile
+    path: Path
+
+    def add(self, reply: EmbedReply) -> None:
+        try:
+            self.file.add(reply)
         except OSError as problem:
-            raise UnwritableFile(f"{path} cannot be written ({problem.strerror}); name another file") from problem
+            raise _unwritable(self.path, problem) from problem
+
+    def finish(self) -> None:
+        """Left to the one who opened the file."""
+
+
+def _unwritable(path: Path, problem: OSError) -> UnwritableFile:
+    return UnwritableFile(f"{path} cannot be written ({problem.strerror or problem}); name another file")
+
+
+def require_apart(source: Path, output: Path) -> None:
+    """Refuse an output that would take the place of what is read, under whatever name, or of a directory.
+
+    Raises:
+        UnwritableFile: that is so.
+
+    """
+    if output.is_dir():
+        raise UnwritableFile(f"{output} is a directory; name a file in it")
+    with suppress(OSError):
+        if output.samefile(source):
+            raise UnwritableFile(f"{output} is the file of texts {source} itself; name another output")
 
 
 def require_form(path: Path) -> type[_NpyFile] | type[_JsonLinesFile] | type[_ParquetFile]:
@@ -78,29 +122,13 @@ def identity_of(reply: EmbedReply) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that is there under ``path`` when the block ends, and not at all when it raises."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with hidden.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            hidden.unlink()
-        raise
-
-
 class _NpyFile:
     """float32 [rows, dims] for ``numpy.load``; a JSON file beside it has the identity and the ids in order."""
 
     def __init__(self, files: ExitStack, path: Path, rows: int) -> None:
         # Closed in reverse: the vectors appear last, when what belongs to them is there.
-        self._vectors = files.enter_context(_appearing(path))
-        self._facts = files.enter_context(_appearing(path.with_name(f"{path.name}.json")))
+        self._vectors = files.enter_context(appearing(path))
+        self._facts = files.enter_context(appearing(path.with_name(f"{path.name}.json")))
         self._rows = rows
         self._last: EmbedReply | None = None
 
@@ -125,7 +153,7 @@ class _JsonLinesFile:
     """An object a line: id, vector, tokens, whether it was cut, the digests, and the identity."""
 
     def __init__(self, files: ExitStack, path: Path, rows: int) -> None:
-        self._lines = files.enter_context(_appearing(path))
+        self._lines = files.enter_context(appearing(path))
 
     def add(self, reply: EmbedReply) -> None:
         for at, item in enumerate(reply.ids):
@@ -141,7 +169,7 @@ class _ParquetFile:
 
     def __init__(self, files: ExitStack, path: Path, rows: int) -> None:
         self._files = files
-        self._file = files.enter_context(_appearing(path))
+        self._file = files.enter_context(appearing(path))
         self._writer: Any = None
 
     def add(self, reply: EmbedReply) -> None:

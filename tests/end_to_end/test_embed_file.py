@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,43 @@ def test_a_file_interrupted_and_killed_is_embedded_all_the_same(
     assert rows_computed(file_host) == computed, "a second run collects what is there"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_it_leaves_no_part_of_the_output(
+    file_host: RunningHost, texts_file: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with running(file_host, texts_file, tmp_path / "vectors.npy", number.name) as embedding:
+        embedding.send_signal(number)
+        _, told = embedding.communicate(timeout=60)
+    assert embedding.returncode == 130, told
+    assert [file.name for file in tmp_path.iterdir()] == [texts_file.name]
+
+
+def test_a_host_that_is_killed_meanwhile_is_named_as_what_is_missing(
+    file_host: RunningHost, texts_file: Path, tmp_path: Path
+) -> None:
+    with running(file_host, texts_file, tmp_path / "vectors.npy", "killed") as embedding:
+        file_host.kill()
+        _, told = embedding.communicate(timeout=60)
+    file_host.start()
+    assert embedding.returncode == 3, told
+    assert b"connection lost" in told
+    assert b"run the same command again" in told
+    assert [file.name for file in tmp_path.iterdir()] == [texts_file.name]
+
+
+@contextmanager
+def running(host: RunningHost, texts: Path, output: Path, key: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command while its first job, of all texts, is computed."""
+    command = synapse_command("embed-file", str(texts), str(output), "--model", "tiny", "--key", key)
+    with subprocess.Popen(command, env=environment_of(host.home), stderr=subprocess.PIPE) as embedding:
+        with host.client() as client:
+            while not any(
+                job["request_key"] == f"{key}/0001" for job in client.call("admission.status")["jobs_recent"]
+            ):
+                assert embedding.poll() is None
+        yield embedding
+
+
 def test_jobs_are_listed_shown_and_read(file_host: RunningHost, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id,text\n" + "".join(f"row-{n},word {n}\n" for n in range(100)))
     done = run_synapse(
@@ -98,7 +136,9 @@ def test_jobs_are_listed_shown_and_read(file_host: RunningHost, tmp_path: Path) 
 def test_what_cannot_be_done_is_said_before_anything_is(file_host: RunningHost, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('"a"\n')
     (tmp_path / "empty.jsonl").write_text("")
+    before = (tmp_path / "in.jsonl").read_bytes()
     cases = {
+        ("in.jsonl", "in.jsonl"): "in.jsonl itself",
         ("in.jsonl", "out.txt"): "ends in none",
         ("in.jsonl", "no/such/out.npy"): "No such file",
         ("empty.jsonl", "out.npy"): "holds no text",
@@ -109,3 +149,12 @@ def test_what_cannot_be_done_is_said_before_anything_is(file_host: RunningHost, 
             "embed-file", str(tmp_path / source), str(tmp_path / output), "-m", "tiny", home=file_host.home
         )
         assert (done.returncode, words in done.stderr) == (2, True), (source, output, done.stderr)
+    assert (tmp_path / "in.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("key", ["", "k" * 249])
+def test_a_key_that_can_name_no_job_is_refused(file_host: RunningHost, tmp_path: Path, key: str) -> None:
+    (tmp_path / "in.jsonl").write_text('"a"\n')
+    arguments = (str(tmp_path / "in.jsonl"), str(tmp_path / "out.npy"), "-m", "tiny", "--key", key)
+    done = run_synapse("embed-file", *arguments, home=file_host.home)
+    assert (done.returncode, "--key" in done.stderr) == (2, True), done.stderr

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import errno
+import fcntl
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,8 @@ import pytest
 from synapse_host.cli.embed_file import content_key
 from synapse_host.cli.file_items import ItemSource, survey
 from synapse_host.cli.passages import UnreadableFile
-from synapse_host.cli.vector_files import UnwritableFile, require_form, vector_file
+from synapse_host.cli.vector_files import UnwritableFile, require_apart, require_form, vector_file
+from synapse_host.client.faults import ConnectionLost
 from synapse_host.client.replies import EmbedReply, Truncation
 
 DIMS = 3
@@ -41,6 +47,11 @@ def written(path: Path) -> None:
     with vector_file(path, 5) as vectors:
         vectors.add(reply(0, 3))
         vectors.add(reply(3, 2))
+
+
+def skip_without_package(name: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow.parquet")
 
 
 WHOLE = np.array([[place, -place, 0.1 * place] for place in range(5)], dtype=np.float32)
@@ -95,23 +106,97 @@ def test_a_name_of_no_known_form_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
 def test_work_that_ends_early_leaves_nothing_and_keeps_what_was_there(tmp_path: Path, name: str) -> None:
+    skip_without_package(name)
     path = tmp_path / name
     path.write_bytes(b"the vectors of yesterday")
     with pytest.raises(KeyboardInterrupt):
-        _interrupted(path)
+        _interrupted(path, KeyboardInterrupt())
     assert [file.name for file in tmp_path.iterdir()] == [name]
     assert path.read_bytes() == b"the vectors of yesterday"
 
 
-def _interrupted(path: Path) -> None:
+def _interrupted(path: Path, by: BaseException) -> None:
     with vector_file(path, 5) as vectors:
         vectors.add(reply(0, 3))
-        raise KeyboardInterrupt
+        raise by
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnwritableFile, match="No such file"), vector_file(tmp_path / "no" / "v.npy", 5):
         pass
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
+def test_a_fault_of_the_connection_is_not_taken_for_one_of_the_file(tmp_path: Path, name: str) -> None:
+    skip_without_package(name)
+    with pytest.raises(ConnectionLost, match="no answer"):
+        _interrupted(tmp_path / name, ConnectionLost("no answer"))
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
+def test_a_full_disk_is_one_of_the_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_package(name)
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UnwritableFile, match=rf"{name} cannot be written \(No space left"):
+        written(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_write_that_fails_is_one_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("numpy.lib.format.write_array_header_1_0", full)
+    with pytest.raises(UnwritableFile, match="No space left"):
+        written(tmp_path / "v.npy")
+
+
+@pytest.mark.parametrize("link", ["same", "symbolic", "hard"])
+def test_texts_are_not_replaced_by_their_vectors(tmp_path: Path, link: str) -> None:
+    (source := tmp_path / "v.jsonl").write_text('"a"\n')
+    output = tmp_path / ("v.jsonl" if link == "same" else "w.jsonl")
+    if link == "symbolic":
+        output.symlink_to(source)
+    elif link == "hard":
+        output.hardlink_to(source)
+    with pytest.raises(UnwritableFile, match=r"v\.jsonl itself"):
+        require_apart(source, output)
+
+
+def test_a_directory_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "v.npy").mkdir()
+    with pytest.raises(UnwritableFile, match="is a directory"):
+        require_apart(tmp_path / "a.jsonl", tmp_path / "v.npy")
+
+
+def test_leftovers_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    leftover = [tmp_path / f".{name}.{gone.pid}.part" for name in ("v.npy", "v.npy.json")]
+    others = [
+        tmp_path / f".v.npy.{os.getppid()}.part",
+        tmp_path / f".w.npy.{gone.pid}.part",
+        tmp_path / f".v.npy.{gone.pid}.part.txt",
+    ]
+    for file in [*leftover, *others]:
+        file.write_bytes(b"half")
+    written(tmp_path / "v.npy")
+    assert not any(file.exists() for file in leftover)
+    assert all(file.exists() for file in others), "of a process that runs, and of other outputs"
+
+
+def test_a_leftover_that_somebody_holds_is_left(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    held = tmp_path / f".v.npy.{gone.pid}.part"
+    with held.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        written(tmp_path / "v.npy")
+        assert held.exists(), "its process is of another container"
 
 
 # --- items ---------------------------------------------------------------------------------------------------------
