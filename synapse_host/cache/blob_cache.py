@@ -130,8 +130,14 @@ class BlobCache:
         return [(found.digest, owner) for found in documents if found is not None for owner in found.pins]
 
     def collect(self, *, now_ms: int, grace_ms: int, digest: str | None = None) -> list[Outcome]:
-        """Mark and remove what nobody pins, all of it or one digest; raises ``StoreFailure``."""
-        digests = None if digest is None else [read_digest(digest)]
+        """Mark and remove what nobody pins, all of it or one digest.
+
+        Raises:
+            InvalidRequest: nothing is known of that digest; details ``digest``.
+            StoreFailure: the cache cannot be read or written.
+
+        """
+        digests = None if digest is None else [self._known(read_digest(digest))]
         return collect(self.layout, owner=self.owner, now_ms=now_ms, grace_ms=grace_ms, digests=digests)
 
     def over_watermark(self, limit_bytes: int) -> list[str]:
@@ -183,6 +189,14 @@ class BlobCache:
     def _free_name(self, digest: str) -> Path:
         names = (self.layout.quarantine / f"{digest}.{number}" for number in count(1))
         return next(name for name in names if not name.exists())
+
+    def _known(self, digest: str) -> str:
+        if not self.layout.blob(digest).exists() and read_metadata(self.layout, digest) is None:
+            raise InvalidRequest(
+                f"digest {digest} has no content in the model cache at {self.layout.root}; correct it",
+                details={"digest": digest},
+            )
+        return digest
 
     def _is_whole(self, metadata: BlobMetadata) -> bool:
         return metadata.valid and self.layout.blob(metadata.digest).is_file()

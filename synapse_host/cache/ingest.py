@@ -116,9 +116,11 @@ class Ingest:
     def _require(self, name: str, digest: str, expected_sha256: str | None, expected_size: int | None) -> None:
         if expected_sha256 in (None, digest) and expected_size in (None, self.size):
             return
+        size = None if expected_size is None else f"{expected_size} bytes"
+        expected = " and ".join(filter(None, (size, expected_sha256 and f"sha256 {expected_sha256}")))
         raise ArtifactInvalid(
-            f"{name} came with {self.size} bytes and sha256 {digest}, expected are {expected_size} bytes and "
-            f"{expected_sha256}; fetch it again, or correct what is expected",
+            f"{name} came with {self.size} bytes and sha256 {digest}, expected: {expected}; "
+            "fetch it again, or correct what is expected",
             details={
                 "file": name,
                 "expected_sha256": expected_sha256,

@@ -1,4 +1,7 @@
-"""What is wrong with a host's files and sockets, in words a person can act on. Needs no running host."""
+"""What is wrong with a host's files and sockets, in words a person can act on. Needs no running host.
+
+Nothing is changed but damaged content of the model cache, which is set aside where content is hashed.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,10 @@ from synapse_host.settings import Settings, load_settings
 from synapse_host.store.upkeep import faults_of, installed_files
 
 _CONNECT_S = 2.0
+#: Bytes that have to be free for the store and its journal to grow by a job, or for the cache to take a small model.
+_ROOM_BYTES = 64 * 1024 * 1024
+#: The run directory holds a lock, sockets and nothing that grows; it is often a small file system in memory.
+_RUN_ROOM_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +55,35 @@ def diagnose(*, hash_content: bool) -> list[Finding]:
 
 def _directories(settings: Settings) -> Iterator[Finding]:
     paths = settings.paths
-    named = {"data directory": paths.data_dir, "cache directory": paths.cache_dir, "run directory": paths.runtime_dir}
-    for subject, path in named.items():
-        if not path.exists():
-            yield Finding(subject, True, f"{path} will be made")
-        elif not path.is_dir() or not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+    named = {
+        "data directory": (paths.data_dir, _ROOM_BYTES),
+        "cache directory": (paths.cache_dir, _ROOM_BYTES),
+        "run directory": (paths.runtime_dir, _RUN_ROOM_BYTES),
+    }
+    for subject, (path, room) in named.items():
+        if path.exists() and not (path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK)):
             yield Finding(subject, False, f"{path} cannot be written", "give this user the right to write there")
         else:
-            yield Finding(subject, True, f"{path} can be written")
+            yield _room(subject, path, room)
+
+
+def _room(subject: str, path: Path, needed: int) -> Finding:
+    """Whether the disk of ``path``, which may not be there yet, has room for what is written below it."""
+    free, can_make_files = _free(next(place for place in (path, *path.parents) if place.exists()))
+    remedy = "make room on this disk, or choose another directory"
+    if not can_make_files:
+        return Finding(subject, False, f"the disk of {path} can hold no more files", remedy)
+    if free < needed:
+        return Finding(subject, False, f"{path} has {free} bytes free, fewer than {needed}", remedy)
+    if not path.exists():
+        return Finding(subject, True, f"{path} will be made, {free} bytes free")
+    return Finding(subject, True, f"{path} can be written, {free} bytes free")
+
+
+def _free(place: Path) -> tuple[int, bool]:
+    """Free bytes for this user, and whether files can be made. A file system without inodes counts none at all."""
+    facts = os.statvfs(place)
+    return facts.f_bavail * facts.f_frsize, facts.f_files == 0 or facts.f_favail > 0
 
 
 def _store(settings: Settings) -> Iterator[Finding]:
@@ -110,10 +138,14 @@ def _cache(settings: Settings, hash_content: bool) -> Iterator[Finding]:
 
 
 def _content(cache: BlobCache, digests: list[str]) -> Finding:
-    bad = [f"{digest} is {state}" for digest, state in states_of(cache, digests) if state != "whole"]
+    bad = [_told(digest, state) for digest, state in states_of(cache, digests) if state != "whole"]
     if not bad:
         return Finding("cached content", True, f"{len(digests)} files are what their digests say")
     return Finding("cached content", False, "; ".join(bad), "download the models they belong to again")
+
+
+def _told(digest: str, state: str) -> str:
+    return f"{digest} is {state}" + (", and was set aside in quarantine just now" if state == "damaged" else "")
 
 
 def _installed(settings: Settings, cache: BlobCache) -> Iterator[Finding]:

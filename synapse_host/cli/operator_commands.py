@@ -72,7 +72,11 @@ def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Do not hash the content of the model cache.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Look at settings, store, model cache and socket, and say what to do about faults. Needs no running host."""
+    """Look at settings, free space, store, model cache and socket, and say what to do about faults.
+
+    Changes one thing: content of the model cache that is found damaged is set aside (not with --quick). Needs no
+    running host.
+    """
     from synapse_host.cli.diagnosis import diagnose
 
     findings = diagnose(hash_content=not quick)

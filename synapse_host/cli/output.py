@@ -19,15 +19,19 @@ from synapse_host.cli.exit_codes import Exit
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
 from synapse_host.errors import SettingsInvalid, SynapseError
 
-#: Control characters a text may not send to a terminal: all but tab and line feed.
-_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+#: What a text may not send to a terminal: control characters but tab and line feed, and what turns the direction of
+#: reading, which makes a line look like another (Unicode annex 9: explicit embeddings, overrides and isolates).
+_UNSAFE = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = {code: "\ufffd" for code in _UNSAFE if chr(code) not in "\t\n"}
+#: The same in JSON, where an escape stands for the character itself; ``json`` writes those below 32 as escapes anyway.
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _UNSAFE if code >= 32}
 #: Characters of one detail of a refusal that are shown.
 _DETAIL_CHARS = 2000
 
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output, keys sorted."""
-    _write(json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n")
+    _write(_as_json(value) + "\n")
 
 
 def print_text(text: str, *, style: str | None = None) -> None:
@@ -42,8 +46,11 @@ def print_text(text: str, *, style: str | None = None) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on a terminal; elsewhere a line of column names and a line per row, separated by tabs."""
-    shown = [["-" if value is None else str(value) for value in row] for row in rows]
+    """A table on a terminal; elsewhere a line of column names and a line per row, separated by tabs.
+
+    Freed of control characters either way: what reads the lines is often a pager.
+    """
+    shown = [["-" if value is None else str(value).translate(_CONTROLS) for value in row] for row in rows]
     if not sys.stdout.isatty():
         _write("".join("\t".join(map(_one_field, row)) + "\n" for row in [columns, *shown]))
         return
@@ -51,28 +58,28 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=Text(title.translate(_CONTROLS)), title_justify="left")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in shown:
-        table.add_row(*(Text(value.translate(_CONTROLS)) for value in row))
+        table.add_row(*(Text(value) for value in row))
     Console().print(table)
 
 
 def tell(text: str) -> None:
     """A remark on standard error, only when a person is looking."""
     if sys.stderr.isatty():
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(text.translate(_CONTROLS) + "\n")
 
 
 def warn(text: str) -> None:
     """What went differently than asked, on standard error whoever reads it."""
-    sys.stderr.write(f"warning: {text}\n")
+    sys.stderr.write(f"warning: {text.translate(_CONTROLS)}\n")
 
 
 def fail(status: Exit, message: str) -> NoReturn:
     """Say why on standard error and end with ``status``."""
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {message.translate(_CONTROLS)}\n")
     raise typer.Exit(status)
 
 
@@ -92,11 +99,14 @@ def failures_explained() -> Iterator[None]:
 
 
 def _explained(refusal: SynapseError) -> str:
-    """The refusal on a line, and one more for each detail its message does not say, as the output of a dead worker."""
+    """The refusal on a line, and one more for each detail its message does not say, as the output of a dead worker.
+
+    A detail without a value says nothing to a person and is left out.
+    """
     lines = [f"{refusal.code}: {refusal.message}"]
     for name, value in (refusal.details or {}).items():
-        shown = json.dumps(value, ensure_ascii=False, sort_keys=True)
-        if shown.strip('"') not in refusal.message:
+        shown = _as_json(value)
+        if value is not None and shown.strip('"') not in refusal.message:
             lines.append(f"  {name}: {shown if len(shown) <= _DETAIL_CHARS else '…' + shown[-_DETAIL_CHARS:]}")
     return "\n".join(lines)
 
@@ -167,6 +177,10 @@ def _write(text: str) -> None:
         # The interpreter flushes once more when it ends; that must not meet the closed pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.OUTPUT_CLOSED) from None
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True).translate(_JSON_ESCAPES)
 
 
 def _one_field(text: str) -> str:

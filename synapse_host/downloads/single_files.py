@@ -24,10 +24,12 @@ def is_pinned_address(source: str, expected_sha256: str | None) -> bool:
     """Whether ``source`` is on the network; refused before any of it is asked unless the content is pinned.
 
     Raises:
-        InvalidRequest: an address without a digest or of a branch, or neither an address nor an absolute path; details
-            ``source_url``.
+        InvalidRequest: an address without a digest or of a branch, neither an address nor an absolute path, or one with
+            a NUL; details ``source_url``.
 
     """
+    if "\0" in unquote(source):
+        raise _refused(source, "holds a NUL character, which no path or address can; correct it")
     if source.startswith(("http://", "https://")):
         if expected_sha256 is None:
             raise _refused(source, "has no digest to be held against; give expected_digest")
@@ -69,6 +71,12 @@ def read_in(cache: BlobCache, source: str, expected_sha256: str | None, owner: s
 
 def tokenizer_digest(path: Path) -> str:
     """The identity of a tokenizer.json of this machine; raises ``ArtifactInvalid``, ``InvalidRequest``. Blocks."""
+    if "\0" in str(path):
+        shown = str(path)[:200]
+        raise InvalidRequest(
+            f"tokenizer_path {shown!r} holds a NUL character, which no path can; correct it",
+            details={"tokenizer_path": shown},
+        )
     return sanitized_digest(read_file(path, limit=_TOKENIZER_BYTES))
 
 

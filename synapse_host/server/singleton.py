@@ -49,14 +49,13 @@ def only_host(lock_file: Path) -> Iterator[None]:
     """Hold the lock of a runtime directory; its file names the holder. The kernel frees it if we die.
 
     Raises:
-        StartRefused: another host holds the lock, or the file system has none.
+        StartRefused: another host holds the lock, the file system has none, or it has no room for the holder's name.
 
     """
     handle = _open_lock(lock_file)
     try:
         _lock(handle, lock_file)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
+        _name_holder(handle, lock_file)
         yield
     finally:
         # The file stays: unlinking it would let two hosts lock two files of one name.
@@ -82,6 +81,16 @@ def _lock(handle: int, lock_file: Path) -> None:
             ) from None
         raise StartRefused(
             f"{lock_file} cannot be locked: {error}; choose a SYNAPSE_HOME on a local file system"
+        ) from error
+
+
+def _name_holder(handle: int, lock_file: Path) -> None:
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        raise StartRefused(
+            f"{lock_file} cannot be written: {error.strerror}; check free disk space, or choose another SYNAPSE_HOME"
         ) from error
 
 

@@ -6,12 +6,15 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from synapse_host.cli.exit_codes import Exit
 from synapse_host.errors import StoreFailure
 from synapse_host.testing.running_host import RunningHost, load_model
 
@@ -25,14 +28,21 @@ FILLER = "filler"
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte as the data directory of the home it returns."""
-    data = tmp_path / "data"
-    data.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(data)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
-    yield tmp_path
-    # Lazily: a test that fails leaves a host that is still ending.
-    subprocess.run(["umount", "-l", str(data)], check=True)
+    (tmp_path / "data").mkdir()
+    with mounted(tmp_path / "data"):
+        yield tmp_path
+
+
+@contextmanager
+def mounted(place: Path) -> Iterator[None]:
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
+    if done.returncode != 0:
+        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        # Lazily: a test that fails leaves a host that is still ending.
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def fill(home: Path) -> None:
@@ -104,3 +114,22 @@ def test_a_host_does_not_start_on_a_full_disk_and_says_why(small_disk: Path) -> 
     free(small_disk)
     with RunningHost(small_disk) as host, host.client() as client:
         assert client.models_list()["module_generation"] == 1
+
+
+def test_a_home_on_a_full_disk_ends_a_start_with_one_line(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with mounted(home):
+        (home / "data").mkdir()
+        fill(home)
+        refused = subprocess.run(
+            [sys.executable, "-P", "-m", "synapse_host", "serve"],
+            env={**os.environ, "SYNAPSE_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert refused.returncode == Exit.NOT_STARTED
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"error: {home}/")
+    assert "free disk space" in line

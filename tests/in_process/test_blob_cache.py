@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,39 @@ def test_content_nobody_described_is_kept_once_and_then_collected(cache: BlobCac
     cache.path(DIGEST).write_bytes(CONTENT)
     assert collected(cache, 0) == [Outcome(DIGEST, Keep("missing_metadata"))]
     assert collected(cache, GRACE)[0].verdict == Delete()
+
+
+def test_a_digest_the_cache_knows_nothing_of_cannot_be_collected(cache: BlobCache) -> None:
+    with pytest.raises(InvalidRequest, match=f"digest {'0' * 64} has no content") as refused:
+        cache.collect(now_ms=0, grace_ms=0, digest="sha256:" + "0" * 64)
+    assert refused.value.details == {"digest": "0" * 64}
+    assert not list(cache.layout.leases.iterdir())
+
+
+def test_content_that_is_lost_can_be_collected_by_its_digest(cache: BlobCache) -> None:
+    put(cache)
+    cache.unpin(DIGEST)
+    cache.path(DIGEST).unlink()
+    for now_ms in (0, GRACE):
+        cache.collect(now_ms=now_ms, grace_ms=GRACE, digest=DIGEST)
+    assert not cache.layout.metadata_file(DIGEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"expected_sha256": "0" * 64}, f"expected: sha256 {'0' * 64};"),
+        ({"expected_size": 5}, "expected: 5 bytes;"),
+        ({"expected_sha256": "0" * 64, "expected_size": 5}, f"expected: 5 bytes and sha256 {'0' * 64};"),
+    ],
+)
+def test_only_what_was_expected_is_told(cache: BlobCache, wrong: dict[str, Any], said: str) -> None:
+    with cache.ingest() as ingest:
+        ingest.write(CONTENT)
+        with pytest.raises(ArtifactInvalid) as refused:
+            ingest.commit(name="a.bin", source_url="u", owner="host-a", **wrong)
+    assert said in refused.value.message
+    assert "None" not in refused.value.message
 
 
 def test_a_document_that_was_changed_by_hand_is_named(cache: BlobCache) -> None:

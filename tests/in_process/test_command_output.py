@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import typer
 
 from synapse_host.cli.exit_codes import Exit
-from synapse_host.cli.output import failures_explained
+from synapse_host.cli.output import fail, failures_explained, print_json, print_table, print_text, tell, warn
 from synapse_host.errors import EngineCrashed, UnknownModel
 
 
@@ -31,3 +33,41 @@ def test_of_a_long_detail_the_end_is_shown(capsys: pytest.CaptureFixture[str]) -
     assert line.startswith("  output_tail: …x")
     assert line.endswith('why"')
     assert len(line) < 2100
+
+
+def test_a_detail_without_a_value_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = EngineCrashed("the worker died", details={"expected_size": None, "kept": 0})
+    assert explained(refusal, capsys)[1:] == ["  kept: 0"]
+
+
+HOSTILE = "a\x1b[2Jb\0c\u202ed\x9be\u2066f"
+
+
+def test_no_control_or_direction_character_leaves_a_table(capfd: pytest.CaptureFixture[str]) -> None:
+    print_table("title", ("key", "next"), [(HOSTILE, "x\ny\tz")])
+    assert capfd.readouterr().out == "key\tnext\na\ufffd[2Jb\ufffdc\ufffdd\ufffde\ufffdf\tx y z\n"
+
+
+def test_json_is_the_same_value_without_such_characters(capfd: pytest.CaptureFixture[str]) -> None:
+    print_json({"key": HOSTILE, "kept": "é"})
+    shown = capfd.readouterr().out
+    assert json.loads(shown) == {"key": HOSTILE, "kept": "é"}
+    assert not set("\x1b\0\u202e\x9b\u2066") & set(shown)
+    assert "é" in shown
+
+
+def test_nothing_of_the_sort_reaches_a_terminal(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    print_text(HOSTILE)
+    print_table(HOSTILE, ("key",), [(HOSTILE,)])
+    tell(HOSTILE)
+    warn(HOSTILE)
+    with pytest.raises(typer.Exit):
+        fail(Exit.USAGE, HOSTILE)
+    shown = "".join(capfd.readouterr())
+    assert shown.count("\ufffd[2Jb") == 6
+    assert "[2Jb" not in shown.replace("\ufffd[2Jb", "")
+    assert not set("\0\u202e\x9b\u2066") & set(shown)

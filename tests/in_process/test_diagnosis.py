@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,41 @@ def test_a_spoilt_file_is_named_with_the_model_and_what_to_do(
     assert set(found) == hashed
     assert found["installed models"].remedy == "synapse-host models download tiny"
     assert "model.bin of tiny" in found["installed models"].seen
+
+
+def test_damaged_content_is_said_to_have_been_set_aside_and_quick_leaves_it(home: Path) -> None:
+    blob = home / "cache" / "models" / "blobs" / SHA
+    _zeros(blob)
+    problems(hash_content=False)
+    assert blob.exists()
+    assert "damaged, and was set aside in quarantine just now" in problems()["cached content"].seen
+    assert not blob.exists()
+
+
+@pytest.mark.parametrize("subject", ["data", "cache"])
+def test_a_full_disk_is_a_problem_and_its_free_bytes_are_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch, subject: str
+) -> None:
+    full = home / subject
+    real = os.statvfs
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        facts = list(real(path))
+        if path == full:
+            facts[1:5] = [4096, 100, 50, 3]
+        return os.statvfs_result(facts)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    found = problems()
+    assert set(found) == {f"{subject} directory"}
+    assert f"{full} has {3 * 4096} bytes free" in found[f"{subject} directory"].seen
+
+
+def test_a_disk_without_room_for_another_file_is_a_problem(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 1 << 30, 1 << 30, 1 << 30, 9, 0, 0, 0, 255))
+    )
+    assert set(problems()) == {"data directory", "cache directory", "run directory"}
 
 
 def test_a_socket_nobody_serves_or_others_may_open_is_a_problem(home: Path) -> None:

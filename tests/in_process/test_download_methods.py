@@ -134,6 +134,24 @@ async def test_malformed_parameters_are_refused_on_the_channel(
         assert refused.value.details is None
 
 
+@pytest.mark.parametrize(
+    ("parameter", "params"),
+    [
+        ("source_url", {"source_url": "/a\0b"}),
+        ("source_url", {"source_url": "file:///a%00b"}),
+        ("source_url", {"source_url": "https://host/a\0b", "expected_digest": SHA}),
+        ("tokenizer_path", {"source_url": "/a", "tokenizer_path": "/t\0"}),
+    ],
+)
+async def test_a_path_with_a_nul_is_refused_by_the_name_of_its_parameter(
+    tmp_path: Path, parameter: str, params: dict[str, Any]
+) -> None:
+    async with served(tmp_path) as host:
+        with pytest.raises(InvalidRequest, match=f"{parameter} .*NUL") as refused:
+            await host.call("cache.pin", **params)
+        assert set(refused.value.details or {}) == {parameter}
+
+
 async def test_a_download_is_polled_by_model_status_and_removed(tmp_path: Path) -> None:
     async with served(tmp_path) as host:
         first = await host.call("models.download", catalog_id="tiny", request_key="  ")
