@@ -81,17 +81,18 @@ def embed_file(
     model: str,
     request_key: str | None,
     retries: int,
+    max_chars: int,
     show: Callable[[int, int], None],
 ) -> Embedded:
-    """Embed everything; ``show`` is told (done, total).
+    """Embed everything; ``show`` is told (done, total). ``max_chars`` is what the host takes of one text.
 
     Raises:
-        UnreadableFile: the input cannot be read, is empty, or changed meanwhile.
+        UnreadableFile: the input cannot be read or sent, is empty, or changed meanwhile.
         UnwritableFile: the output cannot be written.
         ConnectionLost, SynapseError, ReplyMismatch: the host or the connection; what was committed is kept.
 
     """
-    content = survey(source)
+    content = survey(source, max_chars)
     if not content.items:
         raise UnreadableFile(f"{source.path} holds no text; name a file or directory with some")
     key = content_key(model, content) if request_key is None else request_key

@@ -8,13 +8,24 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from synapse_host.cli.passages import UnreadableFile, text_files, text_of
 
 #: An item: its id and its text.
 Item = tuple[str, str]
+#: The most characters of an id that the host takes.
+MAX_ID_CHARS = 256
+
+
+class Entry(NamedTuple):
+    """An item and where it stands, for messages: a file and a line (of a row of several lines the last), or a file."""
+
+    where: str
+    id: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +41,19 @@ class ItemSource:
     id_field: str = "id"
 
     def __iter__(self) -> Iterator[Item]:
-        """The items, in the order of lines, rows or names.
+        """The items, in the order of lines, rows or names; raises as ``entries``."""
+        return ((entry.id, entry.text) for entry in self.entries())
+
+    def entries(self) -> Iterator[Entry]:
+        """The items with their places, in the order of lines, rows or names.
 
         Raises:
             UnreadableFile: a file cannot be read, or a line holds no text; the message names file and line.
 
         """
         if self.path.is_dir():
-            return ((str(file.relative_to(self.path)), text_of(file)) for file in text_files(self.path))
+            files = text_files(self.path)
+            return (Entry(str(file), str(file.relative_to(self.path)), text_of(file)) for file in files)
         read = _READERS.get(self.path.suffix.lower())
         if read is None:
             raise UnreadableFile(
@@ -45,7 +61,7 @@ class ItemSource:
             )
         return self._explained(read)
 
-    def _explained(self, read: Callable[[ItemSource], Iterator[Item]]) -> Iterator[Item]:
+    def _explained(self, read: Callable[[ItemSource], Iterator[Entry]]) -> Iterator[Entry]:
         try:
             yield from read(self)
         except OSError as problem:
@@ -53,17 +69,16 @@ class ItemSource:
         except UnicodeDecodeError as problem:
             raise UnreadableFile(f"{self.path} is not UTF-8 text (near byte {problem.start}); convert it") from None
 
-    def item(self, number: int, given: Any) -> Item:
-        """The item of one line or row; raises ``UnreadableFile`` naming it."""
+    def entry(self, line: int, number: int, given: Any) -> Entry:
+        """The item of one line or row, which is its id when it has none; raises ``UnreadableFile`` naming it."""
+        where = f"{self.path}, line {line}"
         if isinstance(given, str):
-            return str(number), given
+            return Entry(where, str(number), given)
         text = given.get(self.text_field) if isinstance(given, dict) else None
         if not isinstance(text, str):
-            raise UnreadableFile(
-                f"{self.path}, item {number}, has no text in {self.text_field!r}; name the field with --text-field"
-            )
+            raise UnreadableFile(f"{where}, has no text in {self.text_field!r}; name the field with --text-field")
         name = given.get(self.id_field)
-        return str(number) if name is None or name == "" else str(name), text
+        return Entry(where, str(number) if name is None or name == "" else str(name), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +89,64 @@ class Survey:
     digest: str
 
 
-def survey(source: ItemSource) -> Survey:
-    """Read everything once, keeping nothing; raises ``UnreadableFile``."""
+def survey(source: ItemSource, max_chars: int) -> Survey:
+    """Read everything once, so that nothing is handed in of what the host would refuse a part of later.
+
+    Keeps eight bytes of digest an item. ``max_chars`` is the most characters a text may have.
+
+    Raises:
+        UnreadableFile: an item cannot be sent, is too long, or has the id of an earlier one; the message says where.
+
+    """
     digest, items = hashlib.sha256(), 0
-    for item in source:
+    seen: set[int] = set()
+    for entry in source.entries():
         items += 1
-        for part in item:
-            encoded = part.encode("utf-8", "surrogatepass")
+        for encoded in _sendable(entry, max_chars):
             digest.update(len(encoded).to_bytes(8, "big") + encoded)
+        mark = _mark(entry.id)
+        if mark in seen:
+            _refuse_repeated(source, entry, items)
+        seen.add(mark)
     return Survey(items, digest.hexdigest())
 
 
-def _json_lines(source: ItemSource) -> Iterator[Item]:
+def _sendable(entry: Entry, max_chars: int) -> tuple[bytes, bytes]:
+    """Id and text in UTF-8; raises ``UnreadableFile``."""
+    if len(entry.id) > MAX_ID_CHARS:
+        shown = f"{entry.id[:40]!r}…"
+        raise UnreadableFile(
+            f"{entry.where}: the id {shown} has {len(entry.id)} characters and may have {MAX_ID_CHARS}; shorten it"
+        )
+    if len(entry.text) > max_chars:
+        raise UnreadableFile(
+            f"{entry.where}: the text of {entry.id!r} has {len(entry.text)} characters and may have {max_chars} "
+            "(setting inline.max_text_chars); split it"
+        )
+    try:
+        return entry.id.encode("utf-8"), entry.text.encode("utf-8")
+    except UnicodeEncodeError as fault:
+        which = "the id" if fault.object == entry.id else "the text"
+        raise UnreadableFile(
+            f"{entry.where}: {which} of {entry.id!r} holds U+{ord(fault.object[fault.start]):04X}, half of a surrogate "
+            f"pair, at character {fault.start}; remove it or complete the pair"
+        ) from None
+
+
+def _mark(item_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(item_id.encode("utf-8"), digest_size=8).digest(), "big")
+
+
+def _refuse_repeated(source: ItemSource, again: Entry, place: int) -> None:
+    """Refuse the id of the entry at ``place``, from 1, when an earlier one has it, and not just the same mark."""
+    for first in islice(source.entries(), place - 1):
+        if first.id == again.id:
+            raise UnreadableFile(
+                f"{again.where}: the id {again.id!r} is that of {first.where} too; give each text an id of its own"
+            )
+
+
+def _json_lines(source: ItemSource) -> Iterator[Entry]:
     with source.path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -94,21 +155,22 @@ def _json_lines(source: ItemSource) -> Iterator[Item]:
                 given = json.loads(line)
             except ValueError as fault:
                 raise UnreadableFile(f"{source.path}, line {number}, is not JSON ({fault}); correct it") from None
-            yield source.item(number, given)
+            yield source.entry(number, number, given)
 
 
-def _csv_rows(source: ItemSource) -> Iterator[Item]:
+def _csv_rows(source: ItemSource) -> Iterator[Entry]:
     # A text may be longer than the module's careful default of 128 KiB.
     csv.field_size_limit(sys.maxsize)
     with source.path.open(encoding="utf-8", newline="") as lines:
         try:
-            for number, row in enumerate(csv.DictReader(lines, strict=True), start=1):
-                yield source.item(number, row)
+            rows = csv.DictReader(lines, strict=True)
+            for number, row in enumerate(rows, start=1):
+                yield source.entry(rows.line_num, number, row)
         except csv.Error as fault:
             raise UnreadableFile(f"{source.path} is not CSV ({fault}); correct it") from None
 
 
-_READERS: dict[str, Callable[[ItemSource], Iterator[Item]]] = {
+_READERS: dict[str, Callable[[ItemSource], Iterator[Entry]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".csv": _csv_rows,

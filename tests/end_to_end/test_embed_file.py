@@ -137,18 +137,31 @@ def test_what_cannot_be_done_is_said_before_anything_is(file_host: RunningHost, 
     (tmp_path / "in.jsonl").write_text('"a"\n')
     (tmp_path / "empty.jsonl").write_text("")
     before = (tmp_path / "in.jsonl").read_bytes()
+    for name, last in (
+        ("twice", '{"id": "1", "text": "b"}'),
+        ("half", '"\\ud800"'),
+        ("long", f'"{"b" * (2**21 + 1)}"'),
+    ):
+        (tmp_path / f"{name}.jsonl").write_text('"a"\n' * 4500 + last)
     cases = {
         ("in.jsonl", "in.jsonl"): "in.jsonl itself",
         ("in.jsonl", "out.txt"): "ends in none",
         ("in.jsonl", "no/such/out.npy"): "No such file",
         ("empty.jsonl", "out.npy"): "holds no text",
+        ("twice.jsonl", "out.npy"): "twice.jsonl, line 4501: the id '1'",
+        ("half.jsonl", "out.npy"): "half.jsonl, line 4501: the text",
+        ("long.jsonl", "out.npy"): "long.jsonl, line 4501: the text",
         ("gone.jsonl", "out.npy"): "No such file",
     }
+    with file_host.client() as client:
+        jobs = client.call("admission.status")["jobs_recent"]
     for (source, output), words in cases.items():
         done = run_synapse(
             "embed-file", str(tmp_path / source), str(tmp_path / output), "-m", "tiny", home=file_host.home
         )
         assert (done.returncode, words in done.stderr) == (2, True), (source, output, done.stderr)
+    with file_host.client() as client:
+        assert client.call("admission.status")["jobs_recent"] == jobs, "no job was started"
     assert (tmp_path / "in.jsonl").read_bytes() == before
 
 

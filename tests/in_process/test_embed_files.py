@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from synapse_host.cli.embed_file import content_key
-from synapse_host.cli.file_items import ItemSource, survey
+from synapse_host.cli.file_items import ItemSource, Survey, survey
 from synapse_host.cli.passages import UnreadableFile
 from synapse_host.cli.vector_files import UnwritableFile, require_apart, require_form, vector_file
 from synapse_host.client.faults import ConnectionLost
@@ -202,6 +202,10 @@ def test_a_leftover_that_somebody_holds_is_left(tmp_path: Path) -> None:
 # --- items ---------------------------------------------------------------------------------------------------------
 
 
+def surveyed(source: ItemSource) -> Survey:
+    return survey(source, 2000)
+
+
 def source_of(tmp_path: Path, name: str, content: str, **fields: str) -> ItemSource:
     (path := tmp_path / name).write_text(content, encoding="utf-8")
     return ItemSource(path, **fields)
@@ -226,7 +230,7 @@ def test_items_of_a_file(tmp_path: Path, name: str, content: str, items: list[tu
     source = source_of(tmp_path, name, content)
     assert list(source) == items
     assert list(source) == items, "every walk reads the file anew"
-    assert survey(source).items == len(items)
+    assert surveyed(source).items == len(items)
 
 
 def test_fields_may_have_other_names(tmp_path: Path) -> None:
@@ -245,11 +249,11 @@ def test_items_of_a_directory_are_its_files(tmp_path: Path) -> None:
     ("name", "content", "words"),
     [
         ("a.jsonl", b'{"text": "a"}\n{broken\n', "line 2.*not JSON"),
-        ("a.jsonl", b'{"txt": "a"}\n', "item 1.*'text'.*--text-field"),
-        ("a.jsonl", b'{"text": 5}\n', "item 1"),
-        ("a.jsonl", b"[1]\n", "item 1"),
+        ("a.jsonl", b'{"txt": "a"}\n', "line 1, .*'text'.*--text-field"),
+        ("a.jsonl", b'{"text": 5}\n', "line 1"),
+        ("a.jsonl", b"[1]\n", "line 1"),
         ("a.jsonl", b'"\xff"\n', "not UTF-8"),
-        ("a.csv", b"id,body\n1,a\n", "item 1.*'text'"),
+        ("a.csv", b"id,body\n1,a\n", "line 2.*'text'"),
         ("a.csv", b'text\n"open\n', "not CSV"),
         ("a.txt", b"a", "ends in none"),
         ("missing.jsonl", None, "No such file"),
@@ -265,10 +269,54 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes 
 
 def test_the_key_is_that_of_model_ids_and_texts(tmp_path: Path) -> None:
     keys = {
-        content_key(model, survey(source_of(tmp_path, "a.jsonl", content)))
+        content_key(model, surveyed(source_of(tmp_path, "a.jsonl", content)))
         for model in ("m", "n")
         for content in ('{"id": "a", "text": "b"}', '{"id": "ab", "text": ""}', '{"id": "a", "text": "c"}')
     }
     assert len(keys) == 6
-    same = content_key("m", survey(source_of(tmp_path, "other.jsonl", '{"text": "b", "id": "a"}')))
+    same = content_key("m", surveyed(source_of(tmp_path, "other.jsonl", '{"text": "b", "id": "a"}')))
     assert same in keys
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('"a"\n{"id": "x", "text": "\\ud800b"}\n', r"line 2: the text of 'x' holds U\+D800.* character 0"),
+        ('{"id": "x\\ude00", "text": "b"}\n', r"line 1: the id of .* holds U\+DE00.* character 1"),
+        (json.dumps({"id": "i" * 257, "text": "b"}), "line 1: the id 'iii.*257 characters and may have 256"),
+        (json.dumps({"id": "i" * 256, "text": "b" * 2001}), "line 1: the text of .*2001 characters and may have 2000"),
+    ],
+)
+def test_what_the_host_would_refuse_is_found_first(tmp_path: Path, content: str, words: str) -> None:
+    with pytest.raises(UnreadableFile, match=rf"a\.jsonl, {words}"):
+        surveyed(source_of(tmp_path, "a.jsonl", content))
+
+
+def test_a_row_is_named_by_its_line(tmp_path: Path) -> None:
+    source = source_of(tmp_path, "a.csv", f'id,text\nx,"two\nlines"\ny,{"b" * 2001}\n')
+    with pytest.raises(UnreadableFile, match=r"a\.csv, line 4: the text of 'y'"):
+        surveyed(source)
+
+
+def test_a_file_whose_name_is_too_long_for_an_id_is_named(tmp_path: Path) -> None:
+    (folder := tmp_path / ("d" * 200)).mkdir()
+    (folder / ("f" * 60 + ".txt")).write_text("a")
+    with pytest.raises(UnreadableFile, match=r"fff\.txt: the id 'ddd.*265 characters"):
+        surveyed(ItemSource(tmp_path))
+
+
+def test_an_id_of_an_earlier_part_is_refused_with_both_lines(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": "twice" if line in {1, 4501} else f"id-{line}", "text": "a"}) for line in range(1, 4600)]
+    source = source_of(tmp_path, "a.jsonl", "\n".join(lines))
+    with pytest.raises(UnreadableFile, match=r"a\.jsonl, line 4501: the id 'twice' is that of .*a\.jsonl, line 1 too"):
+        surveyed(source)
+
+
+def test_an_id_given_may_not_be_the_line_of_another(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match=r"line 2: the id '2' is that of .*line 1 too"):
+        surveyed(source_of(tmp_path, "a.jsonl", '{"id": "2", "text": "a"}\n"b"\n'))
+
+
+def test_ids_that_share_a_mark_are_no_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("synapse_host.cli.file_items._mark", lambda item_id: 7)
+    assert surveyed(source_of(tmp_path, "a.jsonl", '"a"\n"b"\n"c"\n')).items == 3
