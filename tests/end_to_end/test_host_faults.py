@@ -32,7 +32,13 @@ if sys.orig_argv[-1:] == ["serve"]:
     from synapse_host.lanes import lane, registrar, residency
     spoil(registrar, "prepare_model", lambda request, *rest: request.model_id)
     spoil(residency.Residency, "_start_serving", lambda self, *rest: self.model.model_id)
-    spoil(lane.Lane, "_exchange", lambda self, *rest: self.model.model_id)
+    def spoiled(make):
+        def made(number, reference, model, rows):
+            if model.model_id == "bug-in-messages":
+                raise ZeroDivisionError("planted")
+            return make(number, reference, model, rows)
+        return made
+    lane._MESSAGES = {operation: spoiled(make) for operation, make in lane._MESSAGES.items()}
     spoil(residency.Residency, "_watch", lambda self, *rest: self.model.model_id)
 """
 
@@ -72,24 +78,24 @@ def test_a_load_that_meets_a_mistake_fails_typed(
 
 
 def test_a_request_that_meets_a_mistake_fails_typed(host: RunningHost, client: Client, tiny_directory: Path) -> None:
-    load_model(client, tiny_directory, engine="reference", model_id="bug-in-_exchange", certify=False)
+    load_model(client, tiny_directory, engine="reference", model_id="bug-in-messages", certify=False)
     for _ in range(3):
         with pytest.raises(EngineCrashed) as caught:
-            client.embed_query("bug-in-_exchange", "text")
+            client.embed_query("bug-in-messages", "text")
         check(host, caught.value)
     listed = {row["model_id"]: row["state"] for row in client.models_list()["models"]}
-    assert listed == {"bug-in-_exchange": "ready", "tiny": "ready"}
+    assert listed == {"bug-in-messages": "ready", "tiny": "ready"}
 
 
 def test_a_probe_that_meets_a_mistake_fails_and_certifies_nothing(
     host: RunningHost, client: Client, tiny_directory: Path
 ) -> None:
-    load_model(client, tiny_directory, engine="reference", model_id="bug-in-_exchange", pooling="cls", certify=False)
+    load_model(client, tiny_directory, engine="reference", model_id="bug-in-messages", pooling="cls", certify=False)
     with pytest.raises(EngineCrashed) as caught:
-        client.wait_for_probe(client.probe_start(["bug-in-_exchange"])["job_id"])
+        client.wait_for_probe(client.probe_start(["bug-in-messages"])["job_id"])
     check(host, caught.value)
     lanes = {lane["model_id"]: lane for lane in client.probe_report()["lanes"]}
-    assert lanes["bug-in-_exchange"]["certification"] is None
+    assert lanes["bug-in-messages"]["certification"] is None
 
 
 def test_a_mistake_nobody_waits_for_is_logged_and_ends_nothing(

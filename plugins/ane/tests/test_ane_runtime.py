@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,13 @@ def doubling(path: Path) -> Path:
 
 RUNTIMES = [
     InterpretedRuntime,
-    pytest.param(CoreMLTools, marks=pytest.mark.hardware),
+    pytest.param(
+        CoreMLTools,
+        marks=[
+            pytest.mark.hardware,
+            pytest.mark.skipif(sys.platform != "darwin", reason="Core ML runs on a Mac alone"),
+        ],
+    ),
 ]
 
 

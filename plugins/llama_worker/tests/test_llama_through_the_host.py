@@ -108,7 +108,7 @@ def test_what_is_refused_and_how(client: Client) -> None:
     assert of(model="none").code == "unknown_model"
     assert isinstance(of(required_fingerprint="0" * 64), SubstitutionRejected)
     nameless = refusal(lambda: client.call("microllm.oneshot", {"prompt": "a", "max_tokens": 1}))
-    assert (nameless.code, "no default for generate" in nameless.message) == ("invalid_request", True)
+    assert (nameless.code, "generate has no default" in nameless.message) == ("invalid_request", True)
     assert refusal(lambda: client.embed_query("tiny", "a")).code == "invalid_request"
     assert refusal(lambda: client.probe_start(["tiny"])).code == "invalid_request"
     assert client.generate("tiny", "the", max_tokens=4).n_gen == 4

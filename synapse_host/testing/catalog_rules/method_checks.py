@@ -138,11 +138,13 @@ async def a_download_is_what_runnable_backends_need(stage: Stage) -> None:
 async def a_row_says_why_its_backend_does_not_run(stage: Stage) -> None:
     async with stage.scene(EMBED, switched_on=["cuda"]) as scene:
         rows = (await scene.row(EMBED))["backends"]
-        assert [(row["backend"], row["runnable"], row["reason"]) for row in rows] == [
+        assert [(row["backend"], row["runnable"], row["reason"]) for row in rows[:2]] == [
             ("metal", False, "not_supported_on_platform"),
             ("reference", True, None),
-            ("cuda", False, "worker_missing"),
         ]
+        # Its plugin is not installed, or it is and finds no device.
+        assert (rows[2]["backend"], rows[2]["runnable"]) == ("cuda", False)
+        assert rows[2]["reason"] in ("worker_missing", "device_missing")
         assert [row["self_check"] is None for row in rows] == [False, False, False]
 
 
