@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from synapse_host.cli.file_items import ItemSource, Survey, survey
-from synapse_host.cli.output import tell
+from synapse_host.cli.output import Shown, tell
 from synapse_host.cli.passages import UnreadableFile
 from synapse_host.cli.vector_files import vector_file
 from synapse_host.client.blocking_client import Client
@@ -82,7 +82,7 @@ def embed_file(
     request_key: str | None,
     retries: int,
     max_chars: int,
-    show: Callable[[int, int], None],
+    show: Shown,
 ) -> Embedded:
     """Embed everything; ``show`` is told (done, total). ``max_chars`` is what the host takes of one text.
 
@@ -96,17 +96,24 @@ def embed_file(
     if not content.items:
         raise UnreadableFile(f"{source.path} holds no text; name a file or directory with some")
     key = content_key(model, content) if request_key is None else request_key
-    done = cut = read = 0
+    done = cut = read = found = 0
 
     def count(rows: int) -> None:
-        nonlocal done
+        nonlocal done, found
         done += rows
-        show(done, content.items)
+        show(done, content.items, found=found > 0)
+        found = 0
+
+    def count_found(rows: int) -> None:
+        nonlocal found
+        found = rows
 
     show(0, content.items)
     try:
         with vector_file(output, content.items) as vectors:
-            replies = client.embed_jobs(model, job_parts(source), request_key=key, on_rows=count, retries=retries)
+            replies = client.embed_jobs(
+                model, job_parts(source), request_key=key, on_rows=count, on_found=count_found, retries=retries
+            )
             for reply in replies:
                 read += len(reply.ids)
                 if read > content.items:

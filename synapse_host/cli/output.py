@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import typer
 
@@ -111,11 +111,22 @@ def _explained(refusal: SynapseError) -> str:
     return "\n".join(lines)
 
 
+class Shown(Protocol):
+    """Shows how far something is."""
+
+    def __call__(self, done: int, total: int, /, found: bool = False) -> None:
+        """So many steps of so many are done; ``found`` when the last of them took no time now."""
+        ...
+
+
 @contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, shown only when that is a terminal; call the value with (done, total)."""
+def progress_bar(label: str) -> Iterator[Shown]:
+    """A bar on standard error, shown only when that is a terminal; call the value with (done, total).
+
+    Steps ``found`` done move the bar and begin the rate anew: they say nothing of how long the others take.
+    """
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda done, total, found=False: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -138,7 +149,14 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int, found: bool = False) -> None:
+            if found:
+                bar.reset(task, completed=done, total=total)
+            else:
+                bar.update(task, completed=done, total=total)
+
+        yield show
 
 
 @contextmanager

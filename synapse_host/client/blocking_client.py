@@ -227,12 +227,19 @@ class Client:
         *,
         request_key: str,
         on_rows: OnRows | None = None,
+        on_found: OnRows | None = None,
         retries: int = 0,
         **constraints: Any,
     ) -> Iterator[EmbedReply]:
         """The answer to each of ``parts``, in their order, by durable jobs."""
         replies = self._calls.embed_jobs(
-            model, parts, request_key=request_key, on_rows=on_rows, retries=retries, **constraints
+            model,
+            parts,
+            request_key=request_key,
+            on_rows=on_rows,
+            on_found=on_found,
+            retries=retries,
+            **constraints,
         )
         try:
             while True:

@@ -124,16 +124,18 @@ class Calls:
         *,
         request_key: str,
         on_rows: OnRows | None = None,
+        on_found: OnRows | None = None,
         retries: int = 0,
         **constraints: Any,
     ) -> AsyncGenerator[EmbedReply, None]:
         """The answer to each of ``parts``, in their order, by durable jobs; holds no more than a few of them.
 
         ``on_rows`` is told how many rows were read; fewer than none when a job that failed is read from its beginning
-        again. A job that failed for now is handed in again ``retries`` times.
+        again. ``on_found`` is told before that how many of them the job had when it was handed in. A job that failed
+        for now is handed in again ``retries`` times.
         """
         work = DurableWork(
-            self._ask, self._transport.pause, model, request_key, constraints, retries, on_rows or (lambda rows: None)
+            self._ask, self._transport.pause, model, request_key, constraints, retries, on_rows, on_found
         )
         async for reply in work.replies(parts):
             yield reply

@@ -35,16 +35,23 @@ class Ask(Protocol):
 
 @dataclass(slots=True)
 class _Handed:
-    """A part that was handed in: its answer where that came at once, else what is read of its job."""
+    """A part that was handed in: its answer where that came at once, else what is read of its job.
+
+    ``found`` counts the rows of its job that were there already and are still to be read.
+    """
 
     part: JobPart
     rows: JobRows
     inline: EmbedReply | None = None
     job_id: str = ""
+    found: int = 0
 
 
 class DurableWork:
-    """The jobs of one ``request_key``. ``on_rows`` is told of rows as they are read."""
+    """The jobs of one ``request_key``. ``on_rows`` is told of rows as they are read.
+
+    ``on_found`` is told before that how many of them an earlier run had left.
+    """
 
     def __init__(
         self,
@@ -55,6 +62,7 @@ class DurableWork:
         constraints: Mapping[str, Any],
         retries: int,
         on_rows: Callable[[int], None] | None = None,
+        on_found: Callable[[int], None] | None = None,
     ) -> None:
         self._ask = ask
         self._pause = pause
@@ -63,6 +71,7 @@ class DurableWork:
         self._constraints = constraints
         self._retries = retries
         self._on_rows = on_rows or (lambda count: None)
+        self._on_found = on_found or (lambda count: None)
 
     async def replies(self, parts: Iterable[JobPart], ahead: int = AHEAD) -> AsyncGenerator[EmbedReply, None]:
         """The answer to each part, in their order.
@@ -99,6 +108,7 @@ class DurableWork:
             handed.inline = read_embed_reply("embed.batch", received, part.ids, part.texts)
             return
         handed.job_id = received.payload["job_id"]
+        handed.found = received.payload.get("items_done", 0)
 
     async def _collected(self, handed: _Handed) -> EmbedReply:
         delay, retries = _FIRST_POLL_S, self._retries
@@ -108,6 +118,9 @@ class DurableWork:
                 params["cursor"] = handed.rows.cursor
             received = await self._ask("embed.result", params, None, self._retries)
             count = handed.rows.take(received)
+            if found := min(count, handed.found):
+                handed.found -= found
+                self._on_found(found)
             self._on_rows(count)
             if handed.rows.cursor is None:
                 if received.payload["state"] == "done":

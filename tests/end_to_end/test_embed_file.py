@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from synapse_host.client.job_parts import job_parts
 from synapse_host.testing.command_runs import environment_of, run_synapse, synapse_command
 from synapse_host.testing.running_host import RunningHost
 
@@ -129,6 +130,13 @@ def test_jobs_are_listed_shown_and_read(file_host: RunningHost, tmp_path: Path) 
     assert "row-99" in run_synapse("jobs", "pages", job["job_id"], home=file_host.home).stdout
     resumed = run_synapse("jobs", "resume", job["job_id"], "--json", home=file_host.home)
     assert json.loads(resumed.stdout)["state"] == "done"
+    found: list[int] = []
+    with file_host.client() as client:
+        again = job_parts((f"row-{n}", f"word {n}") for n in range(100))
+        assert [
+            len(reply.ids) for reply in client.embed_jobs("tiny", again, request_key="mine", on_found=found.append)
+        ] == [100]
+    assert sum(found) == 100, "nothing of it was computed now"
     unknown = run_synapse("jobs", "show", "embed-9-9", home=file_host.home)
     assert (unknown.returncode, "embed-9-9" in unknown.stderr) == (1, True)
 

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 import typer
 
 from synapse_host.cli.exit_codes import Exit
-from synapse_host.cli.output import fail, failures_explained, print_json, print_table, print_text, tell, warn
+from synapse_host.cli.output import (
+    fail,
+    failures_explained,
+    print_json,
+    print_table,
+    print_text,
+    progress_bar,
+    tell,
+    warn,
+)
 from synapse_host.errors import EngineCrashed, UnknownModel
 
 
@@ -71,3 +81,21 @@ def test_nothing_of_the_sort_reaches_a_terminal(
     assert shown.count("\ufffd[2Jb") == 6
     assert "[2Jb" not in shown.replace("\ufffd[2Jb", "")
     assert not set("\0\u202e\x9b\u2066") & set(shown)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_steps_that_took_no_time_now_make_no_rate(monkeypatch: pytest.MonkeyPatch, found: bool) -> None:
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress_bar("embedding") as show:
+        show(0, 100)
+        show(40, 100, found=found)
+        show(80, 100, found=found)
+    assert "80/100" in terminal.getvalue()
+    assert ("/s" in terminal.getvalue()) is not found

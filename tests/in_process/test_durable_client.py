@@ -48,10 +48,12 @@ class FakeJobs:
     """embed.batch and embed.result of a host that knows no store: ``page`` rows a page, in reversed order.
 
     ``failures`` end the first attempts at a key after a page; ``spoil`` may change a page before it is sent.
+    ``found`` rows are said to be there when a job is handed in.
     """
 
     page: int = 3
     inline: int = 2
+    found: int = 0
     failures: list[SynapseError] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     jobs: dict[str, tuple[list[tuple[str, str]], SynapseError | None]] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class FakeJobs:
             return fake_embedding(pairs)
         job_id = f"job-{len(self.keys)}"
         self.jobs[job_id] = pairs[::-1], self.failures.pop(0) if self.failures else None
-        return Reply({"job_id": job_id, "state": "queued", "fingerprint": "f"})
+        return Reply({"job_id": job_id, "state": "queued", "fingerprint": "f", "items_done": self.found})
 
     async def result(self, params: ResultParams, context: RequestContext) -> Reply:
         """One page, or nothing yet the first times."""
@@ -128,6 +130,23 @@ async def test_parts_come_in_order_and_are_handed_in_ahead(tmp_path: Path) -> No
     assert seen == [f"id-{n}" for n in range(20)]
     assert jobs.keys == [f"k/{n:04d}" for n in range(1, 8)]
     assert handed == [5, 6, 7, 7, 7, 7, 7]
+
+
+async def test_rows_that_were_there_are_told_apart(tmp_path: Path) -> None:
+    jobs = FakeJobs(page=3, found=7)
+    told: list[tuple[str, int]] = []
+    async with connected(tmp_path, jobs) as client:
+        replies = client.embed_jobs(
+            "m",
+            job_parts((str(n), text) for n, text in enumerate(TEXTS)),
+            request_key="k",
+            on_rows=lambda rows: told.append(("rows", rows)),
+            on_found=lambda rows: told.append(("found", rows)),
+        )
+        assert [len(reply.ids) async for reply in replies] == [20]
+    steps = [step for step in told if step[1]]
+    assert steps[:7] == [("found", 3), ("rows", 3), ("found", 3), ("rows", 3), ("found", 1), ("rows", 3), ("rows", 3)]
+    assert {name for name, _ in steps[7:]} == {"rows"}
 
 
 async def test_a_blocking_client_does_the_same(tmp_path: Path) -> None:

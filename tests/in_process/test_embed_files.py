@@ -7,18 +7,23 @@ import errno
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from synapse_host.cli.embed_file import content_key
+from synapse_host.cli.embed_file import content_key, embed_file
 from synapse_host.cli.file_items import ItemSource, Survey, survey
 from synapse_host.cli.passages import UnreadableFile
+from synapse_host.cli.user_commands import app
 from synapse_host.cli.vector_files import UnwritableFile, require_apart, require_form, vector_file
+from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import ConnectionLost
 from synapse_host.client.replies import EmbedReply, Truncation
 
@@ -320,3 +325,48 @@ def test_an_id_given_may_not_be_the_line_of_another(tmp_path: Path) -> None:
 def test_ids_that_share_a_mark_are_no_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("synapse_host.cli.file_items._mark", lambda item_id: 7)
     assert surveyed(source_of(tmp_path, "a.jsonl", '"a"\n"b"\n"c"\n')).items == 3
+
+
+class BrokenClient:
+    """A client whose work ends early by ``fault``."""
+
+    def __init__(self, fault: BaseException) -> None:
+        self.fault = fault
+
+    def embed_jobs(self, *_: object, **__: object) -> Iterator[EmbedReply]:
+        yield reply(0, 1)
+        raise self.fault
+
+
+def ended_by(fault: BaseException, tmp_path: Path) -> None:
+    embed_file(
+        cast("Client", BrokenClient(fault)),
+        source_of(tmp_path, "a.jsonl", '"a"\n"b"\n'),
+        tmp_path / "v.npy",
+        model="m",
+        request_key=None,
+        retries=0,
+        max_chars=2000,
+        show=lambda done, total, found=False: None,
+    )
+
+
+def test_who_interrupts_is_told_that_the_host_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("synapse_host.cli.embed_file.tell", told.append)
+    with pytest.raises(KeyboardInterrupt):
+        ended_by(KeyboardInterrupt(), tmp_path)
+    assert re.search("the host goes on .*run the same command again", "".join(told))
+
+
+def test_a_lost_connection_is_named_with_what_to_do(tmp_path: Path) -> None:
+    lost = ConnectionLost("the host closed the connection (EOFError); open a new client")
+    words = r"^connection lost, the host closed .*EOFError\); start the host .*run the same command again"
+    with pytest.raises(ConnectionLost, match=words):
+        ended_by(lost, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_help_says_that_the_host_goes_on() -> None:
+    shown = CliRunner().invoke(app, ["embed-file", "--help"]).stdout
+    assert "host goes on with the jobs" in " ".join(shown.split())
