@@ -54,7 +54,12 @@ class HostJobs:
             limits=PageLimits(jobs.page_bytes, jobs.commit_s),
         )
         self.service = JobService(
-            self.ledger, self._dispatcher.enqueue, aliases, jobs.page_bytes, settings.server.max_frame
+            self.ledger,
+            self._dispatcher.enqueue,
+            self._dispatcher.held_up_by,
+            aliases,
+            jobs.page_bytes,
+            settings.server.max_frame,
         )
         self._tasks = tasks
         self._sweep_s = jobs.sweep_s

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from synapse_host.cli.file_items import ItemSource, Survey, survey
-from synapse_host.cli.output import Shown, tell
+from synapse_host.cli.output import Shown, tell, warn
 from synapse_host.cli.passages import UnreadableFile
 from synapse_host.cli.vector_files import vector_file
 from synapse_host.client.blocking_client import Client
@@ -112,7 +112,13 @@ def embed_file(
     try:
         with vector_file(output, content.items) as vectors:
             replies = client.embed_jobs(
-                model, job_parts(source), request_key=key, on_rows=count, on_found=count_found, retries=retries
+                model,
+                job_parts(source),
+                request_key=key,
+                on_rows=count,
+                on_found=count_found,
+                on_wait=_tell_wait,
+                retries=retries,
             )
             for reply in replies:
                 read += len(reply.ids)
@@ -130,6 +136,10 @@ def embed_file(
         why = str(lost).partition(";")[0]
         raise ConnectionLost(f"connection lost, {why}; start the host if it has ended, and {GO_ON}") from lost
     return Embedded(output, key, read, cut, last.dims, last.fingerprint)
+
+
+def _tell_wait(error: Exception) -> None:
+    warn(f"the host waits, and this command with it: {error}")
 
 
 def _changed(source: ItemSource) -> UnreadableFile:

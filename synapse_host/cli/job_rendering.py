@@ -20,6 +20,9 @@ def show_jobs(answer: Mapping[str, Any]) -> None:
 def show_status(status: Mapping[str, Any]) -> None:
     """One job as a row."""
     print_table("Job", _COLUMNS, [_row(status)])
+    told = status.get("waiting_for") or status.get("error")
+    if told:
+        print_text(f"{told['code']}: {told['message']}")
 
 
 def show_rows(read: Sequence[Mapping[str, Any]]) -> None:
@@ -71,5 +74,11 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
         job["item_count"],
         job["pages_available"],
         job["request_key"],
-        job["error"]["code"] if "error" in job else None,
+        _trouble(job),
     )
+
+
+def _trouble(job: Mapping[str, Any]) -> str | None:
+    if "waiting_for" in job:
+        return f"waits for: {job['waiting_for']['code']}"
+    return str(job["error"]["code"]) if "error" in job else None

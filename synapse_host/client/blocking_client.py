@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from synapse_host.client.bulk import OnProgress
-from synapse_host.client.calls import Calls, Item, OnRows, OnStatus, Status
+from synapse_host.client.calls import Calls, Item, OnRows, OnStatus, OnWait, Status
 from synapse_host.client.exchange import Exchange, HostFacts, Received
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
 from synapse_host.client.generate_reply import GenerateReply
@@ -228,6 +228,7 @@ class Client:
         request_key: str,
         on_rows: OnRows | None = None,
         on_found: OnRows | None = None,
+        on_wait: OnWait | None = None,
         retries: int = 0,
         **constraints: Any,
     ) -> Iterator[EmbedReply]:
@@ -238,6 +239,7 @@ class Client:
             request_key=request_key,
             on_rows=on_rows,
             on_found=on_found,
+            on_wait=on_wait,
             retries=retries,
             **constraints,
         )

@@ -25,6 +25,7 @@ from synapse_host.errors import SynapseError
 Status = dict[str, Any]
 OnStatus = Callable[[Status], None]
 OnRows = Callable[[int], None]
+OnWait = Callable[[Exception], None]
 #: An item of a batch: a text (its place becomes its id) or an id with its text.
 Item = str | tuple[str, str]
 
@@ -125,17 +126,27 @@ class Calls:
         request_key: str,
         on_rows: OnRows | None = None,
         on_found: OnRows | None = None,
+        on_wait: OnWait | None = None,
         retries: int = 0,
         **constraints: Any,
     ) -> AsyncGenerator[EmbedReply, None]:
         """The answer to each of ``parts``, in their order, by durable jobs; holds no more than a few of them.
 
         ``on_rows`` is told how many rows were read; fewer than none when a job that failed is read from its beginning
-        again. ``on_found`` is told before that how many of them the job had when it was handed in. A job that failed
-        for now is handed in again ``retries`` times.
+        again. ``on_found`` is told before that how many of them the job had when it was handed in. ``on_wait`` is given
+        the error that keeps the host from going on, as a full disk, once for each job. A job that failed for now is
+        handed in again ``retries`` times.
         """
         work = DurableWork(
-            self._ask, self._transport.pause, model, request_key, constraints, retries, on_rows, on_found
+            self._ask,
+            self._transport.pause,
+            model,
+            request_key,
+            constraints,
+            retries,
+            on_rows,
+            on_found=on_found,
+            on_wait=on_wait,
         )
         async for reply in work.replies(parts):
             yield reply

@@ -50,7 +50,8 @@ class _Handed:
 class DurableWork:
     """The jobs of one ``request_key``. ``on_rows`` is told of rows as they are read.
 
-    ``on_found`` is told before that how many of them an earlier run had left.
+    ``on_found`` is told before that how many of them an earlier run had left. ``on_wait`` is given the error, once for
+    each job, that keeps the host from going on with it.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class DurableWork:
         retries: int,
         on_rows: Callable[[int], None] | None = None,
         on_found: Callable[[int], None] | None = None,
+        on_wait: Callable[[Exception], None] | None = None,
     ) -> None:
         self._ask = ask
         self._pause = pause
@@ -72,6 +74,8 @@ class DurableWork:
         self._retries = retries
         self._on_rows = on_rows or (lambda count: None)
         self._on_found = on_found or (lambda count: None)
+        self._on_wait = on_wait or (lambda error: None)
+        self._told = ""
 
     async def replies(self, parts: Iterable[JobPart], ahead: int = AHEAD) -> AsyncGenerator[EmbedReply, None]:
         """The answer to each part, in their order.
@@ -122,6 +126,7 @@ class DurableWork:
                 handed.found -= found
                 self._on_found(found)
             self._on_rows(count)
+            self._tell_wait(handed.job_id, received.payload)
             if handed.rows.cursor is None:
                 if received.payload["state"] == "done":
                     return handed.rows.reply()
@@ -132,6 +137,11 @@ class DurableWork:
                 await self._pause(delay)
         self._on_rows(len(handed.part.ids))
         return handed.inline
+
+    def _tell_wait(self, job_id: str, status: Mapping[str, Any]) -> None:
+        if "waiting_for" in status and self._told != job_id:
+            self._told = job_id
+            self._on_wait(error_from(status["waiting_for"]))
 
     async def _hand_in_again(self, handed: _Handed, status: Mapping[str, Any], retries: int) -> None:
         """Go on with a job that failed for now: its key still names what it committed."""

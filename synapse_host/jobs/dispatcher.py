@@ -55,6 +55,10 @@ class JobDispatcher:
             self._tasks.start_soon(self._drain, job.model_id, waiting, name=f"jobs of {job.model_id}")
         waiting.append(job.job_pk)
 
+    def held_up_by(self, job: JobRow) -> SynapseError | None:
+        """Why a job that has nothing left to do could not be ended yet, which only this process knows."""
+        return None if job.job_pk is None else self._unended.get(job.job_pk)
+
     async def keep_order(self, interval_s: float) -> None:
         """Every so often end what is due and forget what was kept long enough."""
         while True:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from synapse_host.errors import InvalidRequest
+from synapse_host.errors import InvalidRequest, SynapseError
 from synapse_host.jobs.job_state import JobState
 from synapse_host.jobs.page_cursor import PageCursor
 from synapse_host.jobs.pages import Excerpt
@@ -26,8 +26,11 @@ class JobExcerpt:
     next_cursor: PageCursor | None
 
 
-def job_status(job: JobRow) -> dict[str, Any]:
-    """The status of a job (wire contract section 9); what does not apply to its state is left out."""
+def job_status(job: JobRow, held_up_by: SynapseError | None = None) -> dict[str, Any]:
+    """The status of a job (wire contract section 9); what does not apply to its state is left out.
+
+    ``waiting_for`` is an addition of ours: why an open job stands still, as the store cannot be written.
+    """
     status: dict[str, Any] = {
         "job_id": job.job_id,
         "kind": job.kind,
@@ -49,6 +52,8 @@ def job_status(job: JobRow) -> dict[str, Any]:
             resume_deadline_ms=job.resume_deadline_ms,
             action="reauth",
         )
+    if held_up_by is not None and not JobState(job.state).terminal:
+        status["waiting_for"] = held_up_by.to_wire()
     error = error_of(job)
     if error is not None:
         status["error"] = error

@@ -10,7 +10,7 @@ import anyio.to_thread
 from pydantic import Field, StrictInt, StrictStr
 
 from synapse_host.certification.alias_table import AliasTable
-from synapse_host.errors import InvalidRequest
+from synapse_host.errors import InvalidRequest, SynapseError
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.jobs.job_reader import JobExcerpt, identity_of, job_status
 from synapse_host.jobs.ledger import JobLedger
@@ -45,10 +45,14 @@ class JobResumeParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class JobService:
-    """Takes batches as jobs and reads them out. ``enqueue`` lets a queued job be carried out."""
+    """Takes batches as jobs and reads them out.
+
+    ``enqueue`` lets a queued job be carried out; ``held_up_by`` says why one stands still.
+    """
 
     ledger: JobLedger
     enqueue: Callable[[JobRow], None]
+    held_up_by: Callable[[JobRow], SynapseError | None]
     aliases: AliasTable
     page_bytes: int
     max_frame: int
@@ -92,11 +96,11 @@ class JobService:
     async def status_of(self, job_id: str) -> dict[str, Any] | None:
         """The status of a job of this kind, for ``model.status``; None where there is none of this id."""
         job = await self.ledger.find(job_id)
-        return None if job is None else job_status(job)
+        return None if job is None else self._shown(job)
 
     async def recent(self) -> list[dict[str, Any]]:
         """The status of the newest jobs, for ``admission.status``."""
-        return [job_status(job) for job in await self.ledger.newest(RECENT_JOBS)]
+        return [self._shown(job) for job in await self.ledger.newest(RECENT_JOBS)]
 
     def _submission(
         self, lane: Lane, request_key: str, constraints: Constraints, ids: Sequence[str], texts: Sequence[str]
@@ -116,8 +120,11 @@ class JobService:
             deadline_ms=constraints.deadline_ms,
         )
 
+    def _shown(self, job: JobRow) -> dict[str, Any]:
+        return job_status(job, self.held_up_by(job))
+
     def _status(self, job: JobRow) -> Reply:
-        return Reply({"module_generation": self.ledger.module_generation, **job_status(job)})
+        return Reply({"module_generation": self.ledger.module_generation, **self._shown(job)})
 
     def _page(self, excerpt: JobExcerpt) -> Reply:
         job, rows = excerpt.job, excerpt.rows
@@ -127,7 +134,7 @@ class JobService:
             "dims": rows.dims,
             "module_generation": self.ledger.module_generation,
             "equivalent_to": list(self.aliases.equivalents(job.fingerprint)),
-            **job_status(job),
+            **self._shown(job),
             "vectors": rows.vectors,
             "real_token_counts": rows.real_token_counts,
             "truncation_disclosures": rows.truncation_disclosures,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from synapse_host.cli.exit_codes import Exit
+from synapse_host.client.job_parts import JobPart
 from synapse_host.errors import StoreFailure
 from synapse_host.testing.running_host import RunningHost, load_model
 
@@ -133,3 +134,37 @@ def test_a_home_on_a_full_disk_ends_a_start_with_one_line(tmp_path: Path) -> Non
     (line,) = refused.stderr.splitlines()
     assert line.startswith(f"error: {home}/")
     assert "free disk space" in line
+
+
+def test_a_job_under_way_says_that_it_waits_for_the_disk(
+    small_disk: Path, tiny_directory: Path, certified: Callable[[Path], Path]
+) -> None:
+    home, host = certified(small_disk), RunningHost(small_disk, {"SYNAPSE_JOBS_SWEEP_S": "0.5"})
+    looks: list[int] = []
+    told: list[Exception] = []
+
+    def fill_once(rows: int) -> None:
+        if not looks:
+            fill(home)
+        looks.append(rows)
+
+    def make_room(error: Exception) -> None:
+        told.append(error)
+        free(home)
+
+    with host, host.client() as client:
+        parts = [JobPart(1, [str(place) for place in range(600)], [f"text {place}" for place in range(600)])]
+        replies = list(
+            client.embed_jobs(
+                "tiny",
+                parts,
+                request_key="k",
+                retries=1,
+                on_rows=fill_once,
+                on_wait=make_room,
+            )
+        )
+        assert len(replies[0].ids) == 600
+    assert looks[0] == 0
+    assert [type(error) for error in told] == [StoreFailure]
+    assert sound(home)

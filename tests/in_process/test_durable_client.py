@@ -19,7 +19,14 @@ from synapse_host.client.async_client import AsyncClient
 from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import ReplyMismatch
 from synapse_host.client.job_parts import JobPart, job_parts
-from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModuleRestarted, NotCertified, SynapseError
+from synapse_host.errors import (
+    DeadlineExceeded,
+    EngineCrashed,
+    ModuleRestarted,
+    NotCertified,
+    StoreFailure,
+    SynapseError,
+)
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.settings import resolve_paths
 from synapse_host.testing.fake_methods import ItemsParams, fake_embedding, fake_vector
@@ -104,6 +111,20 @@ async def connected(home: Path, jobs: FakeJobs) -> AsyncIterator[AsyncClient]:
 
 
 TEXTS = [f"{'word ' * (place % 7)}{place}" for place in range(20)]
+
+
+async def test_what_a_job_waits_for_is_told_once(tmp_path: Path) -> None:
+    full = StoreFailure("the disk is full")
+
+    def stand_still(payload: dict[str, Any]) -> None:
+        payload["waiting_for"] = full.to_wire()
+
+    told: list[Exception] = []
+    async with connected(tmp_path, FakeJobs(spoil=stand_still)) as client:
+        parts = list(job_parts((str(place), text) for place, text in enumerate(TEXTS)))
+        replies = [reply async for reply in client.embed_jobs("m", parts, request_key="k", on_wait=told.append)]
+    assert len(replies) == 1
+    assert [(type(error), str(error)) for error in told] == [(StoreFailure, str(full))]
 
 
 async def test_embed_many_with_a_key_shows_jobs_as_one(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from synapse_host.errors import EngineCrashed, ModelLoading, NotCertified, StoreFailure, SynapseError
 from synapse_host.hookspecs import BatchPolicy
 from synapse_host.jobs import transactions
+from synapse_host.jobs.job_reader import job_status
 from synapse_host.jobs.page_writer import PageLimits
 from synapse_host.store.job_tables import JobRow
 from synapse_host.testing.job_bench import JobBench, job_bench, numbered, submission_of
@@ -256,9 +257,14 @@ async def test_a_job_that_cannot_be_ended_is_ended_later(path: Path, monkeypatch
                 while not refusals:
                     await anyio.lowlevel.checkpoint()
             await anyio.wait_all_tasks_blocked()
-        assert (await bench.ledger.job(job.job_id)).state == "running"
+        stuck = await bench.ledger.job(job.job_id)
+        assert stuck.state == "running"
+        waiting = job_status(stuck, bench.dispatcher.held_up_by(stuck))["waiting_for"]
+        assert (waiting["code"], waiting["message"]) == ("store_failure", "the disk is full")
         await bench.dispatcher.settle()
-        assert (await bench.ledger.job(job.job_id)).state == "failed_transient"
+        ended = await bench.ledger.job(job.job_id)
+        assert ended.state == "failed_transient"
+        assert "waiting_for" not in job_status(ended, bench.dispatcher.held_up_by(ended))
         await _agrees(bench)
 
 
