@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from synapse_host.errors import STABLE_ERRORS
-from synapse_host.testing.catalog_rules.switches import place_of
 from synapse_host.testing.download_rules.rule_table import CHECKS, SWITCHES
+from synapse_host.testing.rule_switches import place_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "download-rules.md").read_text("utf-8")
 ROWS = [re.split(r" \| ", line.strip("| ")) for line in PAGE.splitlines() if line.startswith("| `")]

@@ -13,7 +13,7 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.worker_errors import load_error
 from synapse_host.testing.catalog_rules import file_checks, method_checks, serving_checks
 from synapse_host.testing.catalog_rules.scene import CHECKS
-from synapse_host.testing.catalog_rules.switches import Switch, nothing, nothing_async, other_refusal, returning
+from synapse_host.testing.rule_switches import Switch, nothing, nothing_async, other_refusal, returning
 
 __all__ = ["CHECKS", "SWITCHES", "file_checks", "method_checks", "serving_checks"]
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.resolution import lane_of
 from synapse_host.operations.registry import Registry, RequestContext
 from synapse_host.settings import load_settings
+from synapse_host.testing.rule_checks import Check, Checks, registered
 from synapse_host.testing.tiny_catalog import TinyCatalog
 
 
@@ -150,31 +151,12 @@ class Stage:
         return self.tiny.directory / "capability"
 
 
-Check = Callable[[Stage], Awaitable[None]]
+CHECKS: Checks[Stage] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RuleCheck:
-    """One check and the rules it shows: each of them disabled makes it fail, and no other does."""
-
-    name: str
-    rules: frozenset[str]
-    run: Check
-
-
-CHECKS: dict[str, RuleCheck] = {}
-
-
-def check(*rules: str) -> Callable[[Check], Check]:
+def check(*rules: str) -> Callable[[Check[Stage]], Check[Stage]]:
     """Register a check of ``rules`` under its function's name."""
-
-    def register(run: Check) -> Check:
-        name = getattr(run, "__name__", "")
-        assert name not in CHECKS, name
-        CHECKS[name] = RuleCheck(name, frozenset(rules), run)
-        return run
-
-    return register
+    return registered(CHECKS, rules)
 
 
 def expect(error: SynapseError, code: str, **details: Any) -> None:

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from synapse_host.errors import SynapseError
+from synapse_host.testing.rule_checks import Check, Checks, registered
 
 #: A check is given a folder of its own.
-Check = Callable[[Path], Awaitable[None]]
+CHECKS: Checks[Path] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RuleCheck:
-    """One check and the rules it shows: each of them switched off makes it fail, and no other does."""
-
-    name: str
-    rules: frozenset[str]
-    run: Check
-
-
-CHECKS: dict[str, RuleCheck] = {}
-
-
-def check(*rules: str) -> Callable[[Check], Check]:
+def check(*rules: str) -> Callable[[Check[Path]], Check[Path]]:
     """Register a check of ``rules`` under its function's name."""
-
-    def register(run: Check) -> Check:
-        name = getattr(run, "__name__", "")
-        assert name not in CHECKS, name
-        CHECKS[name] = RuleCheck(name, frozenset(rules), run)
-        return run
-
-    return register
+    return registered(CHECKS, rules)
 
 
 async def refusal(call: Awaitable[object]) -> SynapseError:

@@ -11,9 +11,9 @@ from synapse_host.cache.collection_rule import Delete, Keep, Verdict
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.downloads.answer import BeginAnew, Body, Refused
 from synapse_host.downloads.job import DownloadState
-from synapse_host.testing.catalog_rules.switches import Switch, nothing, other_refusal, returning
 from synapse_host.testing.download_rules import job_checks, transfer_checks
 from synapse_host.testing.download_rules.registered import CHECKS
+from synapse_host.testing.rule_switches import Switch, nothing, other_refusal, returning
 
 __all__ = ["CHECKS", "SWITCHES", "job_checks", "transfer_checks"]
 

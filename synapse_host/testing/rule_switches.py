@@ -1,6 +1,6 @@
 """How to switch each catalog rule off: the one place in the host that makes it, and what to put there instead.
 
-Used by ``scripts/disable_catalog_rules.py`` and by nothing that serves.
+Used by the scripts that switch rules off and by nothing that serves.
 """
 
 from __future__ import annotations
