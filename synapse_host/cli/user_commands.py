@@ -6,6 +6,7 @@ Commands parse and delegate; heavy modules are imported by the command that need
 from __future__ import annotations
 
 import dataclasses
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,11 +62,15 @@ def serve(
     ] = None,
 ) -> None:
     """Run the host in the foreground until SIGTERM or Ctrl-C."""
+    # Nothing imported is garbage: looking for some again and again would take a twentieth of the start.
+    gc.disable()
     from synapse_host.cli.serving import serve_foreground
     from synapse_host.errors import StartRefused, StoreFailure
     from synapse_host.identity.machine_profile import MachineProbeFailed
     from synapse_host.settings import forget_secrets, load_settings
 
+    gc.freeze()
+    gc.enable()
     try:
         settings = load_settings(config_file=config)
         forget_secrets()
