@@ -7,10 +7,11 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from synapse_ane import core_ml_runtime
+from synapse_ane import core_ml_runtime, interpreted
 from synapse_ane.core_ml_runtime import CoreMLTools, Placement, only_output
 from synapse_ane.interpreted_runtime import InterpretedRuntime
 from synapse_ane.mil import TARGET, Function, Program, ct, mb, types
@@ -85,3 +86,18 @@ def test_placement_shares() -> None:
     assert Placement(0, 0, 0).share == 0.0
     with pytest.raises(RuntimeError, match="'output'"):
         only_output({"other": np.zeros(1)}, "output")
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        (lambda x: mb.sin(x=x), "'sin'"),
+        (lambda x: mb.conv(x=x, weight=np.ones((1, 2, 1, 3), np.float16)), r"\(1, 2, 1, 3\)"),
+        (lambda x: mb.slice_by_index(x=x, begin=[0, 0, 0, 0], end=[1, 2, 1, 3], stride=[1, 1, 1, 2]), "strides"),
+    ],
+)
+def test_the_interpreter_refuses_by_name_what_it_has_no_step_for(operation: Any, said: str) -> None:
+    with Function({"x": mb.placeholder((1, 2, 1, 3), dtype=types.fp16)}, opset_version=TARGET) as function:
+        function.set_outputs([operation(function.inputs["x"])])
+    with pytest.raises(NotImplementedError, match=said):
+        interpreted.run(function, {"x": np.zeros((1, 2, 1, 3), np.float16)})
