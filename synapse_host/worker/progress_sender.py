@@ -12,7 +12,7 @@ from synapse_host.worker_protocol.progress import ProgressRule
 
 #: Least time between two PROGRESS frames. A short call then costs no frame at all, and against windows of 120 s and
 #: more the delay of a renewal does not count.
-LEAST_INTERVAL_S = 0.05
+LEAST_INTERVAL_S = 0.25
 
 
 class ProgressSender:

@@ -19,14 +19,14 @@ class CallArrays:
     """Room for ``capacity`` tokens of at most ``sequences`` sequences."""
 
     def __init__(self, library: Any, capacity: int, sequences: int) -> None:
-        self._library = library
         self._tokens = np.zeros(capacity, np.int32)
         self._positions = np.zeros(capacity, np.int32)
         self._outputs = np.zeros(capacity, np.int8)
         self._ones = np.ones(capacity, np.int32)
         # One number a sequence; a token's entry is the address of its sequence's number.
         self._numbers = np.arange(sequences, dtype=np.int32)
-        self._addresses = np.zeros(capacity, np.uintp)
+        self._addresses = np.full(capacity, self._numbers.ctypes.data, np.uintp)
+        self._batch = self._struct(library)
 
     def fill(self, rows: Sequence[Int32], first_position: int, *, every_output: bool) -> Any:
         """The batch of ``rows``, each a sequence of its own from ``first_position`` on.
@@ -43,13 +43,25 @@ class CallArrays:
             self._outputs[start:end] = every_output
             self._outputs[end - 1] = 1
             start = end
-        return self._batch(start)
+        self._batch.n_tokens = start
+        return self._batch
 
-    def _batch(self, count: int) -> Any:
-        library = self._library
+    def fill_one(self, token: int, position: int) -> Any:
+        """The batch of one token of the first sequence, with its output; as valid as one of ``fill``.
+
+        Decoding takes this step between any two reads of all the weights, when nothing it touches is in a cache.
+        """
+        self._tokens[0] = token
+        self._positions[0] = position
+        # The first token of every batch is of the first sequence: its address stands there already.
+        self._outputs[0] = 1
+        self._batch.n_tokens = 1
+        return self._batch
+
+    def _struct(self, library: Any) -> Any:
         integers = ctypes.POINTER(ctypes.c_int32)
         return library.llama_batch(
-            n_tokens=count,
+            n_tokens=0,
             token=self._tokens.ctypes.data_as(integers),
             embd=None,
             pos=self._positions.ctypes.data_as(integers),

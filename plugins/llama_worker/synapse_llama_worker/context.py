@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,9 @@ class Context:
         self.limits = _limits_of(library, self._handle, plan, vocabulary)
         self._memory = library.llama_get_memory(self._handle)
         self._arrays = CallArrays(library, plan.batch, plan.sequences)
+        # The engine answers with one place again and again, until a larger call moves it.
+        self._logits_address = 0
+        self._logits: Float32 = np.zeros(0, np.float32)
 
     def forget(self) -> None:
         """Drop what earlier calls left; an encoder keeps nothing."""
@@ -65,7 +69,14 @@ class Context:
         limits.check_call(self.limits, first_position, [len(row) for row in rows])
         for row in rows:
             limits.check_ids(self.limits, row, "a row has")
-        batch = self._arrays.fill(rows, first_position, every_output=self._pooled)
+        self._decode(self._arrays.fill(rows, first_position, every_output=self._pooled))
+
+    def step(self, token: int, position: int) -> None:
+        """Run one more token of the only sequence through the model; raises as ``compute`` does."""
+        limits.check_step(self.limits, token, position)
+        self._decode(self._arrays.fill_one(token, position))
+
+    def _decode(self, batch: Any) -> None:
         forget_errors()
         status = self._library.llama_decode(self._handle, batch)
         if status:
@@ -86,8 +97,11 @@ class Context:
         pointer = self._library.llama_get_logits_ith(self._handle, -1)
         if not pointer:
             raise RuntimeError("the engine has no logits for the last token of the last call")
-        values: Float32 = np.ctypeslib.as_array(pointer, (self.limits.vocabulary,))
-        return values
+        address = ctypes.addressof(pointer.contents)
+        if address != self._logits_address:
+            self._logits = np.ctypeslib.as_array(pointer, (self.limits.vocabulary,))
+            self._logits_address = address
+        return self._logits
 
     def close(self) -> None:
         """Free the context; it may be called twice."""

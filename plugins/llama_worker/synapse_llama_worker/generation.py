@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from synapse_host.hookspecs import Generation, PluginError, Progress
 from synapse_llama_worker import limits
@@ -57,7 +56,7 @@ def _decode(model: LlamaModel, context: Context, prompt: Int32, most: int, progr
         progress(len(prompt) + len(made), "inference")
         if len(made) == most:
             return Generation(made, "length", len(prompt))
-        context.compute([np.array([token], np.int32)], len(prompt) + len(made) - 1)
+        context.step(token, len(prompt) + len(made) - 1)
         token = _likeliest(context)
     return Generation(made, "stop", len(prompt))
 
@@ -73,6 +72,6 @@ def _likeliest(context: Context) -> int:
     logits = context.logits()
     best = int(logits.argmax())
     # argmax answers with the first NaN where there is one.
-    if not np.isfinite(logits[best]):
+    if not math.isfinite(logits[best]):
         raise PluginError("non_finite_output", f"the logit of token {best} is {logits[best]}; the weights are suspect")
     return best

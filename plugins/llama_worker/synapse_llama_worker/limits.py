@@ -46,6 +46,14 @@ def check_call(limits: Limits, first_position: int, counts: Sequence[int]) -> No
         raise RuntimeError(f"positions up to {first_position + max(counts)}, and the engine has {limits.positions}")
 
 
+def check_step(limits: Limits, token: int, position: int) -> None:
+    """Raise ``RuntimeError`` for a call of one token the engine would not survive."""
+    if not 0 <= token < limits.vocabulary:
+        raise RuntimeError(f"token {token} is outside the vocabulary of {limits.vocabulary}")
+    if not 0 <= position < limits.positions:
+        raise RuntimeError(f"position {position}, and the engine has 0 to {limits.positions - 1}")
+
+
 def check_ids(limits: Limits, ids: Int32, where: str) -> None:
     """Refuse ids outside the vocabulary, with ``invalid_request``; ``where`` begins the message."""
     outside = (ids < 0) | (ids >= limits.vocabulary)
