@@ -1,4 +1,4 @@
-"""The machine as certifications see it: system build, processor, memory class, instruction set and engines.
+"""The machine as certifications see it: system build, processor, memory class, instruction set, GPUs and engines.
 
 A certification holds for one machine profile (wire contract section 5). Every part is probed; a part that cannot be
 read stops the caller, because a placeholder would let the evidence of one machine pass on another.
@@ -12,11 +12,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from synapse_host.identity import cpu_features
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.identity.numeric_profile import EngineIdentity, compact_json
+from synapse_host.identity.nvidia_gpus import NvidiaGpu, nvidia_gpus
 
 #: Seconds one probing command may take (facts section 3).
 PROBE_BUDGET_S = 2.0
@@ -46,6 +47,9 @@ class MachineSource(Protocol):
     def run(self, *command: str) -> str:
         """The output of a system command that must succeed within the probe budget."""
 
+    def gpus(self) -> tuple[NvidiaGpu, ...]:
+        """The GPUs whose driver is part of what is computed, in the driver's order."""
+
 
 class ThisMachine:
     """The machine this process runs on."""
@@ -64,10 +68,13 @@ class ThisMachine:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PROBE_BUDGET_S)
         return done.stdout
 
+    def gpus(self) -> tuple[NvidiaGpu, ...]:
+        return nvidia_gpus()
+
 
 @dataclass(frozen=True, slots=True)
 class MachineProfile:
-    """What a certification is bound to, in the order it is hashed in."""
+    """What a certification is bound to, in the order it is hashed in; ``gpus`` count where there are any."""
 
     os_build: str
     arch: str
@@ -75,19 +82,22 @@ class MachineProfile:
     ram_class: str
     isa: str
     engine_identities: tuple[EngineIdentity, ...]
+    gpus: tuple[NvidiaGpu, ...] = ()
+
+    def parts(self) -> dict[str, Any]:
+        """What there is beside engines, by name; a machine without a GPU has the parts it always had."""
+        found = {
+            "os_build": self.os_build,
+            "arch": self.arch,
+            "chip_model": self.chip_model,
+            "ram_class": self.ram_class,
+            "isa": self.isa,
+        }
+        return found | ({"gpus": [gpu.as_json() for gpu in self.gpus]} if self.gpus else {})
 
     def as_json(self) -> str:
         """The compact JSON the hash is taken over; engines as sorted when the profile was read."""
-        return compact_json(
-            {
-                "os_build": self.os_build,
-                "arch": self.arch,
-                "chip_model": self.chip_model,
-                "ram_class": self.ram_class,
-                "isa": self.isa,
-                "engine_identities": [engine.as_json() for engine in self.engine_identities],
-            }
-        )
+        return compact_json(self.parts() | {"engine_identities": [each.as_json() for each in self.engine_identities]})
 
     @property
     def hash(self) -> str:
@@ -101,7 +111,7 @@ def read_machine_profile(
     """Probe the machine and join it with the identities of the engines that can run on it.
 
     ``os_build_override`` replaces the system build before anything is hashed. Blocks up to ``PROBE_BUDGET_S`` for each
-    command on macOS; reads files only on Linux.
+    command on macOS; reads files on Linux, and asks the driver where there is one.
 
     Raises:
         MachineProbeFailed: a part could not be read, or the system is neither Linux nor macOS.
@@ -120,7 +130,8 @@ def read_machine_profile(
             f"machine profile: system build {build!r} is blank; give the override a value or unset it"
         )
     ram = _probed("memory size", "sysconf", machine.memory_bytes)
-    return MachineProfile(build, arch, probe.chip_model(), ram_class(ram), probe.isa(), _sorted_engines(engines))
+    chip, isa = probe.chip_model(), probe.isa()
+    return MachineProfile(build, arch, chip, ram_class(ram), isa, _sorted_engines(engines), machine.gpus())
 
 
 def ram_class(memory_bytes: int) -> str:

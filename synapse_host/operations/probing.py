@@ -128,13 +128,7 @@ class ProbingService:
         return self._answer(
             {
                 "machine_profile_hash": self.machine.hash,
-                "machine_profile": {
-                    "os_build": self.machine.os_build,
-                    "arch": self.machine.arch,
-                    "chip_model": self.machine.chip_model,
-                    "ram_class": self.machine.ram_class,
-                    "isa": self.machine.isa,
-                },
+                "machine_profile": self.machine.parts(),
                 "lanes": [self._lane_row(lane) for lane in self.lanes],
             }
         )

@@ -19,6 +19,7 @@ from synapse_host.identity.machine_profile import (
     read_machine_profile,
 )
 from synapse_host.identity.numeric_profile import EngineIdentity
+from synapse_host.identity.nvidia_gpus import NvidiaGpu
 
 VECTORS = json.loads((Path(__file__).parents[1] / "fixtures" / "identity_vectors.json").read_text(encoding="utf-8"))
 CPUINFO = """processor\t: 0
@@ -33,6 +34,7 @@ MAC = {
 }
 CPU = EngineIdentity("owned-cpu", "1", {"openvino": "2025.3"})
 REFERENCE = EngineIdentity("reference", "1")
+CARD = NvidiaGpu("NVIDIA GeForce RTX 4090", 24564, "550.54.15")
 
 
 class FakeMachine(MachineSource):
@@ -41,6 +43,7 @@ class FakeMachine(MachineSource):
         self.memory: int | Exception = changes.get("memory", 31 * 2**30)
         self.cpuinfo: str | Exception = changes.get("cpuinfo", CPUINFO)
         self.commands: dict[str, str | Exception] = MAC | changes.get("commands", {})
+        self.cards: tuple[NvidiaGpu, ...] = changes.get("gpus", ())
 
     def uname(self) -> tuple[str, str, str]:
         return self.names
@@ -61,6 +64,9 @@ class FakeMachine(MachineSource):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def gpus(self) -> tuple[NvidiaGpu, ...]:
+        return self.cards
 
 
 def read(source: FakeMachine, *engines: EngineIdentity, override: str | None = None) -> MachineProfile:
@@ -102,8 +108,22 @@ def test_engines_are_sorted_and_counted_once_whatever_their_order() -> None:
 @pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(MachineProfile)])
 def test_changing_a_single_part_changes_the_hash(field: str) -> None:
     base = read(FakeMachine(), CPU)
-    value: Any = (REFERENCE,) if field == "engine_identities" else "other"
+    value: Any = {"engine_identities": (REFERENCE,), "gpus": (CARD,)}.get(field, "other")
     assert dataclasses.replace(base, **{field: value}).hash != base.hash
+
+
+@pytest.mark.parametrize("fact", [each.name for each in dataclasses.fields(NvidiaGpu)])
+def test_every_fact_of_a_gpu_changes_the_hash(fact: str) -> None:
+    other = dataclasses.replace(CARD, **{fact: 1 if fact == "memory_mib" else "other"})
+    hashes = {read(FakeMachine(gpus=cards), CPU).hash for cards in ((), (CARD,), (other,), (CARD, CARD))}
+    assert len(hashes) == 4
+
+
+def test_a_machine_without_a_gpu_says_nothing_of_one() -> None:
+    assert "gpus" not in json.loads(read(FakeMachine(), CPU).as_json())
+    assert json.loads(read(FakeMachine(gpus=(CARD,)), CPU).as_json())["gpus"] == [
+        {"name": "NVIDIA GeForce RTX 4090", "memory_mib": 24564, "driver": "550.54.15"}
+    ]
 
 
 @pytest.mark.parametrize("vector", VECTORS["machine_profiles"], ids=lambda vector: vector["name"])
