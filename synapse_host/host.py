@@ -197,7 +197,7 @@ class Host:
                 generation,
                 (durable.status_of,),
             ),
-            *catalog.services(self.ledger, self.aliases, self.pauses, generation),
+            *catalog.services(self.ledger, self.aliases, self.pauses, self.jobs.ledger.open, generation),
             CachingService(self.downloads, _now_ms, generation),
             ProbingService(
                 self.lanes,

@@ -27,6 +27,7 @@ from synapse_host.certification.self_check_fixtures import Fixture, parse_fixtur
 from synapse_host.certification.self_checks import SelfChecks
 from synapse_host.downloads.installs import Install
 from synapse_host.downloads.room import DownloadRoom
+from synapse_host.jobs.open_jobs import OpenJobs
 from synapse_host.lanes.catalog_model import catalog_model
 from synapse_host.lanes.catalog_package import CatalogPackage, StartWorker
 from synapse_host.lanes.catalog_shelf import CatalogShelf
@@ -38,6 +39,7 @@ from synapse_host.lanes.resolution import why_not_restored
 from synapse_host.lanes.strikes import CATALOG
 from synapse_host.operations.cataloguing import CataloguingService
 from synapse_host.operations.downloading import DownloadingService
+from synapse_host.operations.job_holders import JobHolders
 from synapse_host.operations.listing import ListingService
 from synapse_host.operations.load_fetching import LoadFetching
 from synapse_host.settings import Settings
@@ -110,12 +112,19 @@ class HostCatalog:
         return kept
 
     def services(
-        self, ledger: CertificationLedger, aliases: AliasTable, pauses: PauseControl, generation: int
+        self,
+        ledger: CertificationLedger,
+        aliases: AliasTable,
+        pauses: PauseControl,
+        jobs: OpenJobs,
+        generation: int,
     ) -> tuple[DownloadingService, CataloguingService, ListingService]:
         """Who answers for the catalog: what it has, what is installed of it, and which lanes there are."""
         room = self._downloads
         return (
-            DownloadingService(self.standing, room, room.removal([self.shelf]), self.checks.forget),
+            DownloadingService(
+                self.standing, room, room.removal([self.shelf, JobHolders(self.catalog, jobs)]), self.checks.forget
+            ),
             CataloguingService(self.standing, self.checks, generation),
             ListingService(self._lanes, self.shelf, self.checks, ledger, aliases, pauses, generation),
         )

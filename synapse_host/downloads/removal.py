@@ -43,7 +43,9 @@ class Removal:
             StoreFailure: the store or the cache cannot be written; what is left goes at the next boot.
 
         """
-        held = [holder.to_wire() for source in self._holders for holder in source.holders(catalog_id)]
+        # A running job holds its lane and is open: named once.
+        named = dict.fromkeys(holder for source in self._holders for holder in source.holders(catalog_id))
+        held = [holder.to_wire() for holder in named]
         if held:
             raise ModelInUse(
                 f"{catalog_id!r} is held by {len(held)} holder(s), first {held[0]}; release them, then remove again",

@@ -15,6 +15,7 @@ from synapse_host.jobs.clocks import ClockLengths
 from synapse_host.jobs.counters import JobCounters
 from synapse_host.jobs.job_reader import JobExcerpt, known_job, read_excerpt
 from synapse_host.jobs.job_state import JobEvent, JobState, failure_event
+from synapse_host.jobs.open_jobs import OpenJobs
 from synapse_host.jobs.page_cursor import PageCursor
 from synapse_host.jobs.pages import Page
 from synapse_host.jobs.submission import Submission
@@ -45,6 +46,8 @@ class JobLedger:
         most_open: int = 4096,
     ) -> None:
         self.counters = counters
+        #: Jobs admitted here that have not ended.
+        self.open = OpenJobs()
         self.module_generation = module_generation
         self.now_ms = now_ms
         self._store = store
@@ -70,6 +73,7 @@ class JobLedger:
         admission = await self._store.run(lambda session: transactions.admit(session, submission, opening))
         if admission.fresh:
             self.counters.admitted()
+            self.open.admitted(admission.job.job_id, admission.job.model_id)
         return admission
 
     async def claim(self, job_pk: int) -> JobRow | None:
@@ -179,6 +183,7 @@ class JobLedger:
         return len(over)
 
     def _closed(self, job: JobRow, now_ms: int, error: SynapseError | str | None = None) -> None:
+        self.open.ended(job.job_id)
         inherited = job.module_generation < self.module_generation
         self.counters.ended(completed=error is None, inherited=inherited)
         code = error if isinstance(error, str) or error is None else error.code

@@ -74,8 +74,10 @@ class JobService:
             QueueFull: as many jobs are open as may.
 
         """
-        submission = await anyio.to_thread.run_sync(self._submission, lane, request_key, constraints, ids, texts)
-        admission = await self.ledger.admit(submission)
+        # Held as a request until it is held as a job: the lane must not be removed in between.
+        with lane.lease():
+            submission = await anyio.to_thread.run_sync(self._submission, lane, request_key, constraints, ids, texts)
+            admission = await self.ledger.admit(submission)
         if admission.fresh or admission.resumed:
             self.enqueue(admission.job)
         return self._status(admission.job)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from synapse_host.errors import InvalidRequest
+from synapse_host.jobs.submission import Submission
 from synapse_host.testing.catalog_rules.scene import Scene, Stage, check, expect
 from synapse_host.testing.tiny_catalog import EMBED, OTHER, RERANK, SHY
 
@@ -64,6 +66,19 @@ async def a_held_entry_is_not_removed(stage: Stage) -> None:
         refusal = await scene.refused("models.remove", catalog_id=OTHER)
         expect(refusal, "model_in_use", catalog_id=OTHER, holders=loaded)
         await scene.call("model.unload", model_id=OTHER_LANE)
+        assert len((await scene.call("models.remove", catalog_id=OTHER))["removed_manifests"]) == 1
+
+
+@check("remove_held_by_job")
+async def an_entry_with_a_waiting_job_is_not_removed(stage: Stage) -> None:
+    async with stage.scene(OTHER) as scene:
+        ledger, model = scene.host.jobs.ledger, (await scene.lane(OTHER_LANE)).model
+        waiting = Submission("key", "d" * 64, OTHER_LANE, model.fingerprint, {}, ["a"], ["a b"])
+        job = (await ledger.admit(waiting)).job
+        refusal = await scene.refused("models.remove", catalog_id=OTHER)
+        expect(refusal, "model_in_use", catalog_id=OTHER, holders=[{"kind": "job", "job_id": job.job_id}])
+        assert job.job_pk is not None
+        await ledger.fail(job.job_pk, InvalidRequest("it is not to be computed"))
         assert len((await scene.call("models.remove", catalog_id=OTHER))["removed_manifests"]) == 1
 
 

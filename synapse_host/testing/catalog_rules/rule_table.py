@@ -125,6 +125,7 @@ SWITCHES: Mapping[str, Switch] = {
     "unload_by_lane": Switch(_HOST + "operations.loading:LoadingService._refuse_entry", nothing),
     "unload_held": Switch(_HOST + "lanes.lane_holders:Holders.refuse", nothing),
     "remove_held": Switch(_HOST + "lanes.catalog_shelf:CatalogShelf.holders", returning(())),
+    "remove_held_by_job": Switch(_HOST + "operations.job_holders:JobHolders.holders", returning(())),
     "removal_forgets": Switch(_HOST + "certification.self_checks:SelfChecks.forget", nothing),
     "reserved_for_download": Switch(_HOST + "catalog.standing:CatalogStanding.entry_of", _entry_or_any_refusal),
     "download_runnable": Switch(_HOST + "catalog.standing:unavailable", other_refusal),
