@@ -18,6 +18,14 @@ class PinPurpose(NamedTuple):
     name: str = ""
 
 
+class PinParts(NamedTuple):
+    """A pin taken apart for people: whose it is, one of the kinds above or none, and which of them."""
+
+    host: str
+    kind: str
+    name: str
+
+
 def install_owner(host: str, catalog_id: str, manifest_digest: str) -> str:
     """An installed manifest of a catalog entry."""
     return f"{host}/{INSTALL}/{catalog_id}/{manifest_digest}"
@@ -46,6 +54,13 @@ def model_owner(host: str, model_id: str) -> str:
 def belongs_to(owner: str, host: str) -> bool:
     """Whether a pin is one of this host's."""
     return owner == host or owner.startswith(f"{host}/")
+
+
+def parts_of(owner: str) -> PinParts:
+    """The parts of any pin; kind and name are empty for the bare host."""
+    host, _, rest = owner.partition("/")
+    kind, _, name = rest.partition("/")
+    return PinParts(host, kind, name)
 
 
 def purpose_of(owner: str, host: str) -> PinPurpose | None:

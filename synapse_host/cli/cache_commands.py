@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ import typer
 
 from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.cache.layout import CacheLayout, read_digest
+from synapse_host.cache.metadata import BlobMetadata
+from synapse_host.cache.pin_owners import parts_of
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.output import fail, failures_explained, print_json, print_table, print_text, progress_bar
 from synapse_host.client.blocking_client import Client
@@ -18,6 +21,14 @@ from synapse_host.errors import ArtifactInvalid, InvalidRequest, StoreFailure
 from synapse_host.settings import load_settings
 
 app = typer.Typer(name="cache", help="Look after the model cache.", no_args_is_help=True)
+
+#: Why a collection keeps content, in words.
+_WHY_KEPT = {
+    "pinned_by_requesting_module": "pinned by this host; see cache pins",
+    "pinned_by_foreign_module": "pinned by another host that shares the cache; see cache pins",
+    "shared_reader_or_gc_active": "being read, or another collection runs",
+    "missing_metadata": "nobody described it: marked now",
+}
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
 Socket = Annotated[
@@ -48,6 +59,28 @@ def pin(
     else:
         artifact = answer["artifact"]
         print_text(f"{artifact['digest']} {'is no longer pinned by you' if remove else 'is pinned'}")
+
+
+@app.command()
+def pins(as_json: Json = False) -> None:
+    """List what is kept, for whom and for what. Needs no running host."""
+    with failures_explained():
+        cache = local_cache()
+        digests = cache.layout.digests()
+        documents = [found for digest in digests if (found := cache.find(digest)) is not None]
+    if as_json:
+        print_json(
+            {
+                "cache_root": str(cache.layout.root),
+                "content": [
+                    {"digest": f"sha256:{found.digest}", "size_bytes": found.size, "pins": list(found.pins)}
+                    for found in documents
+                ],
+            }
+        )
+        return
+    rows = [_pin_row(found, owner) for found in documents for owner in found.pins]
+    print_table("Pins", ("digest", "bytes", "kept for", "which", "host"), rows)
 
 
 @app.command()
@@ -111,6 +144,18 @@ def states_of(cache: BlobCache, digests: list[str]) -> Iterator[tuple[str, str]]
             yield digest, "missing" if found is None else "whole" if found.sha256 == digest else "damaged"
 
 
-def _outcome_row(outcome: Mapping[str, Any]) -> tuple[str, str, object]:
-    why = outcome.get("reason") or outcome.get("delete_after_ms") or outcome.get("freed_bytes")
+def _outcome_row(outcome: Mapping[str, Any]) -> tuple[str, str, str]:
+    match outcome["outcome"]:
+        case "kept":
+            why = _WHY_KEPT.get(outcome["reason"], outcome["reason"])
+        case "marked":
+            due = datetime.fromtimestamp(outcome["delete_after_ms"] / 1000, UTC).astimezone()
+            why = f"nothing needs it; a collection after {due:%Y-%m-%d %H:%M:%S} removes it"
+        case _:
+            why = f"{outcome['freed_bytes']} bytes freed"
     return outcome["digest"], outcome["outcome"], why
+
+
+def _pin_row(found: BlobMetadata, owner: str) -> tuple[str, int, str, str, str]:
+    pin = parts_of(owner)
+    return f"sha256:{found.digest}", found.size, pin.kind or "anything", pin.name or "-", pin.host

@@ -60,6 +60,9 @@ def _directories(settings: Settings) -> Iterator[Finding]:
         "cache directory": (paths.cache_dir, _ROOM_BYTES),
         "run directory": (paths.runtime_dir, _RUN_ROOM_BYTES),
     }
+    if paths.cache_dir not in settings.model_cache.parents and not settings.model_cache.is_file():
+        # A setting put it elsewhere, often on another disk. What is a file instead is told of with the cache.
+        named["model cache directory"] = (settings.model_cache, _ROOM_BYTES)
     for subject, (path, room) in named.items():
         if path.exists() and not (path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK)):
             yield Finding(subject, False, f"{path} cannot be written", "give this user the right to write there")

@@ -12,6 +12,7 @@ from synapse_host.cli import rendering
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.output import byte_bar, fail, failures_explained, print_json, print_text, tell
 from synapse_host.client.blocking_client import Client
+from synapse_host.errors import UnknownModel
 
 app = typer.Typer(name="models", help="See, install and remove models.", no_args_is_help=True)
 
@@ -58,10 +59,14 @@ def catalog(
 @app.command()
 def show(catalog_id: CatalogId, socket: Socket = None, as_json: Json = False) -> None:
     """Show one model of the catalog: where it comes from, and every backend with its identity and reason."""
-    with failures_explained(), Client.connect(socket) as client:
-        found = [row for row in client.models_catalog()["models"] if row["id"] == catalog_id]
-    if not found:
-        fail(Exit.REFUSED, f"the catalog has no model {catalog_id!r}; see them with: synapse-host models catalog")
+    with failures_explained():
+        with Client.connect(socket) as client:
+            found = [row for row in client.models_catalog()["models"] if row["id"] == catalog_id]
+        if not found:
+            raise UnknownModel(
+                f"the catalog has no model {catalog_id!r}; see them with: synapse-host models catalog",
+                details={"model_id": catalog_id},
+            )
     if as_json:
         print_json(found[0])
     else:

@@ -80,7 +80,7 @@ def show_catalog(answer: Mapping[str, Any]) -> None:
                 _yes_no(row["default_for_task"]),
                 ", ".join(backend["backend"] for backend in row["backends"] if backend["runnable"]) or "nothing",
                 row["install_state"].replace("_", " "),
-                _megabytes(row["download_bytes"]),
+                _megabytes(row["download_bytes"]) if _runs(row) else None,
                 row["description"],
             )
             for row in answer["models"]
@@ -93,7 +93,8 @@ def show_entry(row: Mapping[str, Any]) -> None:
     upstream = row["upstream"]
     print_text(f"{row['id']}: {row['name']}, for {row['task']}. {row['description']}")
     print_text(f"from {upstream['hf_repo']} at {upstream['revision']}")
-    print_text(f"{row['install_state'].replace('_', ' ')}, {_megabytes(row['download_bytes'])} to download")
+    size = f"{_megabytes(row['download_bytes'])} to download" if _runs(row) else "and no backend here runs it"
+    print_text(f"{row['install_state'].replace('_', ' ')}, {size}")
     print_table(
         "Backends",
         ("lane", "runs here", "reason", "installed", "self-check", "fingerprint"),
@@ -319,6 +320,11 @@ def _yes_no(value: bool) -> str:
 
 def _digest(value: str) -> str:
     return value[:_SHORT_DIGEST] if sys.stdout.isatty() else value
+
+
+def _runs(row: Mapping[str, Any]) -> bool:
+    """Whether a backend here runs a model of the catalog; without one there is nothing to download."""
+    return any(backend["runnable"] for backend in row["backends"])
 
 
 def _megabytes(size: int) -> str:

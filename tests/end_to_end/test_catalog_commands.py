@@ -75,7 +75,13 @@ def test_one_model_is_shown_with_every_backend(home: Path) -> None:
 def test_a_model_the_catalog_does_not_have(home: Path) -> None:
     done = models(home, "show", "absent")
     assert done.returncode == Exit.REFUSED
-    assert "'absent'" in done.stderr
+    assert done.stderr.startswith("error: unknown_model: the catalog has no model 'absent'")
+
+
+def test_what_runs_nowhere_has_no_size(home: Path) -> None:
+    listed = {row[0]: row for row in rows(models(home, "catalog"))}
+    assert (listed[SHY][5], listed[EMBED][5][-3:]) == ("-", " MB")
+    assert "not installed, and no backend here runs it\n" in models(home, "show", SHY).stdout
 
 
 def test_what_can_serve_is_listed(home: Path) -> None:

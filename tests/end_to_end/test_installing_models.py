@@ -248,10 +248,18 @@ def test_pins_and_collection_by_commands(running: RunningHost, tmp_path: Path) -
     pinned = shown(run_opctl("cache", "pin", str(tmp_path / "notes"), "--json", home=home))
     digest = pinned["artifact"]["digest"]
     kept = run_opctl("cache", "gc", home=home)
-    assert kept.stdout.splitlines()[1] == f"{digest}\tkept\tpinned_by_requesting_module"
+    assert kept.stdout.splitlines()[1] == f"{digest}\tkept\tpinned by this host; see cache pins"
+    listed = [line.split("\t") for line in run_opctl("cache", "pins", home=home).stdout.splitlines()]
+    (mine,) = [row for row in listed if row[0] == digest]
+    assert mine[1:4] == ["4", "operator", "-"]
+    content = shown(run_opctl("cache", "pins", "--json", home=home))["content"]
+    assert [each["pins"] for each in content if each["digest"] == digest] == [[f"{mine[4]}/operator"]]
     assert run_opctl("cache", "pin", digest, "--remove", home=home).returncode == Exit.OK
-    assert "\tmarked\t" in run_opctl("cache", "gc", "--grace-ms", "0", home=home).stdout
-    assert "\tdeleted\t4" in run_opctl("cache", "gc", "--grace-ms", "0", home=home).stdout
+    assert (
+        "\tmarked\tnothing needs it; a collection after "
+        in run_opctl("cache", "gc", "--grace-ms", "0", home=home).stdout
+    )
+    assert "\tdeleted\t4 bytes freed\n" in run_opctl("cache", "gc", "--grace-ms", "0", home=home).stdout
     assert run_opctl("cache", "pin", digest, home=home).returncode == Exit.REFUSED
 
 

@@ -100,6 +100,18 @@ def test_a_full_disk_is_a_problem_and_its_free_bytes_are_told(
     assert f"{full} has {3 * 4096} bytes free" in found[f"{subject} directory"].seen
 
 
+def test_a_model_cache_put_on_another_disk_is_looked_at_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = home / "elsewhere"
+    elsewhere.mkdir()
+    assert "model cache directory" not in {finding.subject for finding in diagnose(hash_content=False)}
+    monkeypatch.setenv("SYNAPSE_CACHE_DIRECTORY", str(elsewhere))
+    assert "model cache directory" in {finding.subject for finding in diagnose(hash_content=False)}
+    real = os.statvfs
+    full = os.statvfs_result((4096, 4096, 100, 50, 3, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full if path == elsewhere else real(path))
+    assert f"{elsewhere} has {3 * 4096} bytes free" in problems()["model cache directory"].seen
+
+
 def test_a_disk_without_room_for_another_file_is_a_problem(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 1 << 30, 1 << 30, 1 << 30, 9, 0, 0, 0, 255))
