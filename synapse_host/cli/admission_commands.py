@@ -10,8 +10,8 @@ import typer
 
 from synapse_host.cli import admission_rendering
 from synapse_host.cli.exit_codes import Exit
-from synapse_host.cli.output import fail, failures_explained, print_json
-from synapse_host.client.blocking_client import Client
+from synapse_host.cli.host_connection import connected
+from synapse_host.cli.output import fail, print_json
 
 admission = typer.Typer(name="admission", help="Look at what is admitted.", no_args_is_help=True)
 lanes = typer.Typer(name="lanes", help="Pause the models of the Neural Engine.", no_args_is_help=True)
@@ -116,7 +116,7 @@ def _object(text: str | None) -> dict[str, Any]:
 
 
 def _called(socket: Path | None, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         return client.call(method, params)
 
 

@@ -15,8 +15,8 @@ from synapse_host.cache.layout import CacheLayout, read_digest
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.cache.pin_owners import parts_of
 from synapse_host.cli.exit_codes import Exit
+from synapse_host.cli.host_connection import connected
 from synapse_host.cli.output import fail, failures_explained, print_json, print_table, print_text, progress_bar
-from synapse_host.client.blocking_client import Client
 from synapse_host.errors import ArtifactInvalid, InvalidRequest, StoreFailure
 from synapse_host.settings import load_settings
 
@@ -52,7 +52,7 @@ def pin(
         params["source_url"] = content if "://" in content else str(Path(content).absolute())
     if expected is not None:
         params["expected_digest"] = expected
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         answer = client.call("cache.pin", params)
     if as_json:
         print_json(answer)
@@ -92,7 +92,7 @@ def gc(
 ) -> None:
     """Mark content nothing needs, and remove what was marked a grace ago."""
     params: dict[str, Any] = {"grace_ms": grace_ms, **({"digest": digest} if digest else {})}
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         answer = client.call("cache.gc", params)
     if as_json:
         print_json(answer)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from synapse_host.cli import job_rendering
-from synapse_host.cli.output import failures_explained, print_json
-from synapse_host.client.blocking_client import Client
+from synapse_host.cli.host_connection import connected
+from synapse_host.cli.output import print_json
+
+if TYPE_CHECKING:
+    from synapse_host.client.blocking_client import Client
 
 app = typer.Typer(help="Look at durable embed jobs.", no_args_is_help=True)
 
@@ -23,7 +26,7 @@ JobId = Annotated[str, typer.Argument(help="Job id.")]
 @app.command(name="ls")
 def list_jobs(socket: Socket = None, as_json: Json = False) -> None:
     """Show the newest jobs the host knows, and how many are open."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         answer = client.call("admission.status")
     if as_json:
         print_json(
@@ -36,7 +39,7 @@ def list_jobs(socket: Socket = None, as_json: Json = False) -> None:
 @app.command()
 def show(job_id: JobId, socket: Socket = None, as_json: Json = False) -> None:
     """Show the status of one job."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         status = client.job_status(job_id)
     _print_status(status, as_json)
 
@@ -49,7 +52,7 @@ def pages(
     as_json: Json = False,
 ) -> None:
     """Read the committed rows of a job, from the beginning or a cursor on, as far as there are any."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         read = _pages(client, job_id, cursor)
     if as_json:
         print_json(job_rendering.rows_as_json(read))
@@ -60,7 +63,7 @@ def pages(
 @app.command()
 def resume(job_id: JobId, socket: Socket = None, as_json: Json = False) -> None:
     """Go on with a job that waits for a new login; any other stays as it is."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         status = client.job_resume(job_id)
     _print_status(status, as_json)
 

@@ -10,8 +10,8 @@ import typer
 
 from synapse_host.cli import rendering
 from synapse_host.cli.exit_codes import Exit
-from synapse_host.cli.output import byte_bar, fail, failures_explained, print_json, print_text, tell
-from synapse_host.client.blocking_client import Client
+from synapse_host.cli.host_connection import connected
+from synapse_host.cli.output import byte_bar, fail, print_json, print_text, tell
 from synapse_host.errors import UnknownModel
 
 app = typer.Typer(name="models", help="See, install and remove models.", no_args_is_help=True)
@@ -26,7 +26,7 @@ CatalogId = Annotated[str, typer.Argument(help="Id of a model of the catalog.")]
 @app.command(name="ls")
 def list_models(socket: Socket = None, as_json: Json = False) -> None:
     """Show the models that can serve: installed lanes of the catalog, and those an operator loaded."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         answer = client.models_list()
     if as_json:
         print_json(answer)
@@ -48,7 +48,7 @@ def catalog(
     as_json: Json = False,
 ) -> None:
     """Show the models of the catalog, where they run and what is installed."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         answer = client.models_catalog(query=query, task=task, runnable_here=runnable, installed=installed)
     if as_json:
         print_json(answer)
@@ -59,9 +59,8 @@ def catalog(
 @app.command()
 def show(catalog_id: CatalogId, socket: Socket = None, as_json: Json = False) -> None:
     """Show one model of the catalog: where it comes from, and every backend with its identity and reason."""
-    with failures_explained():
-        with Client.connect(socket) as client:
-            found = [row for row in client.models_catalog()["models"] if row["id"] == catalog_id]
+    with connected(socket) as client:
+        found = [row for row in client.models_catalog()["models"] if row["id"] == catalog_id]
         if not found:
             raise UnknownModel(
                 f"the catalog has no model {catalog_id!r}; see them with: synapse-host models catalog",
@@ -81,7 +80,7 @@ def download(
     as_json: Json = False,
 ) -> None:
     """Install a model: fetch what is not here, verify it, and wait until it is installed."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         job = client.models_download(catalog_id, request_key=request_key)
         try:
             with byte_bar(catalog_id) as show:
@@ -102,7 +101,7 @@ def cancel(
     job_id: Annotated[str, typer.Argument(help="Job id of a download.")], socket: Socket = None, as_json: Json = False
 ) -> None:
     """End a download for everybody who waits for it; a finished one stays as it is."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         status = client.models_download_cancel(job_id)
     if as_json:
         print_json(status)
@@ -113,7 +112,7 @@ def cancel(
 @app.command()
 def remove(catalog_id: CatalogId, socket: Socket = None, as_json: Json = False) -> None:
     """Remove every install of a model and the content nothing else needs."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         removed = client.models_remove(catalog_id)
     if as_json:
         print_json(removed)

@@ -10,8 +10,8 @@ import typer
 
 from synapse_host.cli import admission_commands, cache_commands, rendering
 from synapse_host.cli.exit_codes import Exit
-from synapse_host.cli.output import failures_explained, print_json, print_text
-from synapse_host.client.blocking_client import Client
+from synapse_host.cli.host_connection import connected
+from synapse_host.cli.output import print_json, print_text
 
 app = typer.Typer(
     name="synapse-opctl", help="Operate a running host.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -32,7 +32,7 @@ ModelId = Annotated[str, typer.Argument(help="Model id.")]
 @app.command()
 def status(socket: Socket = None, as_json: Json = False) -> None:
     """Show how the host and the worker of each model are."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         answer = client.call("admission.status")
     if as_json:
         print_json(answer)
@@ -43,7 +43,7 @@ def status(socket: Socket = None, as_json: Json = False) -> None:
 @app.command(name="model-status")
 def model_status(model_id: ModelId, socket: Socket = None, as_json: Json = False) -> None:
     """Show the state of one model."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         status = client.model_status(model_id=model_id)
     _show_state(status, as_json)
 
@@ -51,7 +51,7 @@ def model_status(model_id: ModelId, socket: Socket = None, as_json: Json = False
 @app.command()
 def unload(model_id: ModelId, socket: Socket = None, as_json: Json = False) -> None:
     """Stop a model's worker; the model stays registered."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         status = client.model_unload(model_id)
     _show_state(status, as_json)
 
@@ -59,7 +59,7 @@ def unload(model_id: ModelId, socket: Socket = None, as_json: Json = False) -> N
 @app.command(name="probe-report")
 def probe_report(socket: Socket = None, as_json: Json = False) -> None:
     """Show every model's certification and measured speed on this machine."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         report = client.probe_report()
     if as_json:
         print_json(report)

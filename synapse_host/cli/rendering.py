@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from synapse_host.cli.output import print_table, print_text
-from synapse_host.cli.passages import Match
-from synapse_host.client.replies import EmbedReply
-from synapse_host.client.rerank_reply import RerankReply
 
 if TYPE_CHECKING:
     from synapse_host.cli.diagnosis import Finding
+    from synapse_host.cli.passages import Match
+    from synapse_host.client.replies import EmbedReply
+    from synapse_host.client.rerank_reply import RerankReply
 
 #: Digits of a fingerprint a terminal shows; a pipe gets all 64.
 _SHORT_DIGEST = 16

@@ -9,14 +9,17 @@ import dataclasses
 import gc
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from synapse_host.cli import job_commands, model_commands, rendering
 from synapse_host.cli.exit_codes import Exit
+from synapse_host.cli.host_connection import connected
 from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell, warn
-from synapse_host.client.blocking_client import Client
+
+if TYPE_CHECKING:
+    from synapse_host.client.blocking_client import Client
 
 app = typer.Typer(
     name="synapse-host",
@@ -132,7 +135,7 @@ def load(
     prompts = {"query": query_prompt, "document": document_prompt} if query_prompt or document_prompt else None
     optional = {"model_id": model_id, "max_tokens": max_tokens, "dtype": dtype, "prompts": prompts}
     params.update({name: value for name, value in optional.items() if value is not None})
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         job = client.model_load(**params)
         status = client.wait_for_load(job["job_id"], on_state=_tell_state)
         certified = _is_certified(client, status["model_id"])
@@ -152,7 +155,7 @@ def probe(
     as_json: Json = False,
 ) -> None:
     """Measure models against the reference implementation and certify those that agree."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         job = client.probe_start(models)
         status = client.wait_for_probe(job["job_id"], on_state=_tell_state)
     if as_json:
@@ -166,7 +169,7 @@ def probe(
 @app.command(name="list")
 def list_models(socket: Socket = None, as_json: Json = False) -> None:
     """Show the registered models."""
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         answer = client.models_list()
     if as_json:
         print_json(answer)
@@ -185,7 +188,7 @@ def embed(
     given = texts or _lines_of_input()
     if not given:
         fail(Exit.USAGE, "no text given; name texts or pipe lines into standard input")
-    with failures_explained(), Client.connect(socket) as client, progress_bar("embedding") as show:
+    with connected(socket) as client, progress_bar("embedding") as show:
         reply = client.embed_many(model, given, on_progress=show, retries=RETRIES)
     if as_json:
         print_json(rendering.vectors_as_json(reply))
@@ -221,9 +224,8 @@ def embed_file(
         require_form(output)
         require_apart(source, output)
         with (
-            failures_explained(),
             work.signals_interrupt(),
-            Client.connect(socket) as client,
+            connected(socket) as client,
             progress_bar("embedding") as show,
         ):
             done = work.embed_file(
@@ -266,7 +268,7 @@ def rerank(
     if not documents:
         fail(Exit.USAGE, "no document given; name files or pipe lines into standard input")
     names = [str(file) for file in files] if files else [str(line) for line in range(1, len(documents) + 1)]
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         reply = client.rerank(model, query, documents, retries=RETRIES)
     if as_json:
         print_json(rendering.scores_as_json(names, reply))
@@ -284,7 +286,7 @@ def generate(
 ) -> None:
     """Continue a prompt, greedily."""
     text = _whole_input() if prompt == "-" else prompt
-    with failures_explained(), Client.connect(socket) as client:
+    with connected(socket) as client:
         reply = client.generate(model, text, max_tokens=max_tokens, retries=RETRIES)
     if as_json:
         print_json(dataclasses.asdict(reply))
@@ -316,7 +318,7 @@ def search(
     if not passages:
         fail(Exit.USAGE, "the files hold no passage; name text files with paragraphs")
     texts = [passage.text for passage in passages]
-    with failures_explained(), Client.connect(socket) as client, progress_bar("passages") as show:
+    with connected(socket) as client, progress_bar("passages") as show:
         reply = client.embed_many(model, texts, on_progress=show, retries=RETRIES)
         asked = client.embed_query(model, question, required_fingerprint=reply.fingerprint, retries=RETRIES)
     truncated = [cut.truncated for cut in reply.truncations]
