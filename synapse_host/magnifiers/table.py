@@ -19,9 +19,10 @@ from synapse_host.magnifiers.bert import bert, xlm_roberta
 from synapse_host.magnifiers.magnifier import Magnifier
 from synapse_host.magnifiers.modernbert import modernbert
 from synapse_host.magnifiers.qwen3 import qwen3
+from synapse_host.magnifiers.static import static
 
 _MAKERS: Mapping[str, Callable[[], Magnifier]] = MappingProxyType(
-    {"bert": bert, "xlm-roberta": xlm_roberta, "modernbert": modernbert, "qwen3": qwen3}
+    {"bert": bert, "xlm-roberta": xlm_roberta, "modernbert": modernbert, "qwen3": qwen3, "static": static}
 )
 #: Families that have one.
 MAGNIFIED = tuple(_MAKERS)

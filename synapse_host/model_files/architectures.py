@@ -16,11 +16,15 @@ FAMILY_OF_MODEL_TYPE: Mapping[str, str] = {
     "bert": "bert",
     "modernbert": "modernbert",
     "qwen3": "qwen3",
+    "static": "static",
     "xlm-roberta": "xlm-roberta",
 }
 
 #: Types whose first token takes the row after that of padding: ``pad_token_id + 1`` rows of the table hold no token.
 OFFSET_POSITIONS = frozenset({"xlm-roberta"})
+
+#: Types that are a table of tokens and no layer over it.
+WITHOUT_LAYERS = frozenset({"static"})
 
 #: Largest size a config may state: token ids and positions travel as 32-bit integers.
 MAX_SIZE = 2**31 - 1
@@ -57,7 +61,7 @@ def read_architecture(config: Mapping[str, Any]) -> Architecture:
         family=family,
         model_type=model_type,
         hidden_size=_size(config, "hidden_size"),
-        layers=_size(config, "num_hidden_layers"),
+        layers=0 if model_type in WITHOUT_LAYERS else _size(config, "num_hidden_layers"),
         vocab_size=_size(config, "vocab_size"),
         max_positions=_positions(config, model_type),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from synapse_host.families import bert, modernbert, qwen3, xlm_roberta
+from synapse_host.families import bert, modernbert, qwen3, static, xlm_roberta
 from synapse_host.families.labels import require_one_label
 from synapse_host.families.modernbert_config import ModernBertConfig
 from synapse_host.hookspecs import PluginError
@@ -99,6 +99,7 @@ FAMILIES: Mapping[str, Family] = {
         read_scores=qwen3.read_scores,
         next_token=qwen3.next_token,
     ),
+    "static": Family("static", static.StaticConfig.from_config, static.stem, static.block, static.head),
 }
 
 

@@ -51,12 +51,14 @@ def tokens_to_cut(blocks: int, width: int, tokens: int) -> int:
 def segments_for(blocks: int, tokens: int, *, tokens_per_segment: int = TOKENS_PER_SEGMENT) -> tuple[Segment, ...]:
     """Cut ``blocks`` blocks for a call of ``tokens`` padded tokens, as evenly as they go.
 
+    Of a model without blocks, stem and head are one segment.
+
     Raises:
-        ValueError: there is no block to cut, which no supported model has.
+        ValueError: ``blocks`` is negative.
 
     """
-    if blocks < 1:
+    if blocks < 0:
         raise ValueError(f"a model of {blocks} blocks cannot be cut into segments; check num_hidden_layers")
-    pieces = 1 if tokens <= tokens_per_segment else min(blocks, MAX_SEGMENTS)
+    pieces = 1 if tokens <= tokens_per_segment else max(1, min(blocks, MAX_SEGMENTS))
     edges = [round(blocks * piece / pieces) for piece in range(pieces + 1)]
     return tuple(Segment(first, stop, blocks) for first, stop in pairwise(edges))

@@ -67,6 +67,8 @@ def _measured(case: OpCase, one: Measured) -> CheckNumbers:
 
 def _family(new_engine: NewEngine, settings: ModelSettings, model: Magnifier) -> Iterator[CheckNumbers]:
     for kind, task, run in _WAYS:
+        if task == "rerank" and family_named(model.family).score is None:
+            continue
         try:
             engine = _engine(new_engine, settings, model, task)
             try:

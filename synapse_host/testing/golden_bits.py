@@ -16,12 +16,13 @@ from synapse_host.testing.tiny_models import TinyBert, TinyModel, write_safetens
 from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
 from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, TinyQwen3
 from synapse_host.testing.tiny_rerankers import TinyBertReranker
+from synapse_host.testing.tiny_static import TinyStatic
 
 _LENGTHS = (1, 2, 15, 16, 17, 33, 130, 256, 257, 300)
 _LONGEST = max(_LENGTHS)
 _RERANK: Mapping[str, str] = {"operation": "rerank", "pair_separator": "3"}
-#: A model that embeds and one that reranks, by family.
-_MODELS: Mapping[str, tuple[TinyModel, TinyModel]] = MappingProxyType(
+#: A model that embeds and one that reranks where the family does, by family.
+_MODELS: Mapping[str, tuple[TinyModel, TinyModel | None]] = MappingProxyType(
     {
         "bert": (
             TinyBert(seed=20, hidden=32, layers=2, heads=4, intermediate=64, vocab=211, positions=310),
@@ -30,6 +31,7 @@ _MODELS: Mapping[str, tuple[TinyModel, TinyModel]] = MappingProxyType(
         "xlm-roberta": (TINY_XLM_ROBERTAS["three_layers"], CROSS_ENCODERS["xlm_roberta/two_layers"]),
         "modernbert": (TINY_MODERNBERTS["short_window"], CROSS_ENCODERS["modernbert/mean"]),
         "qwen3": (TINY_QWEN3S["pairs"], TinyQwen3(34, 32, 1, 4, 2, 10, 48, vocab=517, positions=1000, tied=True)),
+        "static": (TinyStatic(seed=22, hidden=36, vocab=211, positions=310), None),
     }
 )
 #: Families whose bits are frozen.
@@ -50,6 +52,8 @@ def _digest(directory: Path, family: str) -> str:
     with loaded_model(reference_plugin, directory / "encoder", max_tokens=_LONGEST) as model:
         for pooling in ("mean", "cls", "last"):
             digest.update(reference_plugin.synapse_embed(model, batch_of(rows, pooling), ignore_progress).tobytes())
+    if reranker is None:
+        return digest.hexdigest()
     rows = seeded_rows(_LENGTHS, _write(directory / "reranker", reranker))
     with loaded_model(reference_plugin, directory / "reranker", max_tokens=_LONGEST, runtime_config=_RERANK) as model:
         digest.update(reference_plugin.synapse_rerank(model, rows, ignore_progress).tobytes())

@@ -144,7 +144,7 @@ def write_model(
     The tokenizer is ``tiny_tokenizer`` unless another is given.
     """
     config = model.config()
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    hidden, heads = config["hidden_size"], config.get("num_attention_heads", 1)
     if hidden % heads:
         raise ValueError(f"hidden size {hidden} cannot be shared by {heads} heads")
     directory.mkdir(parents=True, exist_ok=True)

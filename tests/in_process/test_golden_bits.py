@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from synapse_host.families.bert import BertConfig
@@ -42,6 +43,11 @@ FAULTS = {
     ),
     "gate in its tanh form": ("geglu", lambda call, self, x, kind: call(self, x, "tanh"), "modernbert"),
     "gate and up exchanged": ("swiglu", lambda call, self, gate, up: call(self, up, gate), "qwen3"),
+    "another token's row": (
+        "embedding",
+        lambda call, self, ids, table: call(self, ids, np.roll(table, 1, 0)),
+        "static",
+    ),
 }
 
 

@@ -42,6 +42,14 @@ def test_the_positions_of_an_xlm_roberta_begin_after_that_of_padding() -> None:
     assert read_architecture(BGE_M3 | {"pad_token_id": 8192}).max_positions == 1
 
 
+def test_a_table_of_tokens_needs_no_layers() -> None:
+    sizes = {"vocab_size": 30522, "hidden_size": 256, "max_position_embeddings": 4096}
+    assert read_architecture({"model_type": "static", **sizes}) == Architecture("static", "static", 256, 0, 30522, 4096)
+    for field in sizes:
+        with pytest.raises(InvalidRequest, match=field):
+            read_architecture({"model_type": "static", **sizes, field: None})
+
+
 @pytest.mark.parametrize("pad", [-1, 8193, None, 1.0, "1", True])
 def test_a_padding_id_that_is_no_row_of_the_table_is_refused_by_value(pad: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"must be an integer from 0 to 8192") as caught:

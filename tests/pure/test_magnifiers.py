@@ -37,6 +37,7 @@ def test_every_family_has_one() -> None:
         ("xlm-roberta", "20c970ea7baa14a588dc5d66f854a7859093fec28775914d35b202a82822e7fc"),
         ("modernbert", "704c7e8e65c62e60481ff59cde514cf5626cecdd63be5706790d1d205b585204"),
         ("qwen3", "b1d8d7d461da726772653788eb439f7a40d0d19866da22298893e6c57ec176d4"),
+        ("static", "e5d1bf2ef7692a4dc3176c73c3634d7c8d61938d0c68b8f2b652938998045916"),
     ],
 )
 def test_its_weights_and_rows_are_frozen(family: str, digest: str) -> None:
@@ -111,12 +112,16 @@ MASK = spoiled(
         q, k, v, replace(batch, counts=batch.counts + 4096), **how
     )
 )
+PADDED = spoiled(mean_rows=lambda ops, x, batch: x.mean(axis=1, keepdims=True))
+NEIGHBOUR = spoiled(embedding=lambda ops, ids, table: ops.embedding(ids, np.roll(table, 1, axis=0)))
+FIRST = spoiled(mean_rows=lambda ops, x, batch: ops.first_row(x, batch))
 #: Mistakes each family's model must turn by more than bf16 may.
 TURNED = {
     "bert": (EPS, FORM, POSITIONS, MASK),
     "xlm-roberta": (EPS, FORM, POSITIONS, MASK),
     "modernbert": (EPS, FORM, BASE, WINDOW, MASK),
     "qwen3": (EPS, FORM, BASE, CAUSAL),
+    "static": (PADDED, NEIGHBOUR, FIRST),
 }
 
 

@@ -47,6 +47,13 @@ def test_a_heavy_model_is_cut_the_same_for_every_call(blocks: int, width: int, h
     assert (short == long) is heavy
 
 
-def test_a_model_without_blocks_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 blocks"):
-        segments_for(0, 16)
+@pytest.mark.parametrize("tokens", [16, 8192])
+def test_stem_and_head_of_a_model_without_blocks_are_one_segment(tokens: int) -> None:
+    (whole,) = segments_for(0, tokens)
+    assert whole.has_stem
+    assert whole.has_head
+
+
+def test_less_than_no_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="-1 blocks"):
+        segments_for(-1, 16)
