@@ -278,8 +278,8 @@ class BackendHooks:
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)
-    def synapse_placement(self, model: LoadedModel) -> float:
-        """Share of dispatchable operations placed on the Neural Engine, 0 to 1."""
+    def synapse_placement(self, model: LoadedModel) -> float | None:
+        """Share of dispatchable operations placed on the Neural Engine, 0 to 1; None where nothing is compiled yet."""
         raise AssertionError("specification only")
 
     @hookspec(firstresult=True)

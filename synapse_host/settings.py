@@ -28,6 +28,7 @@ from pydantic import (
 from synapse_host.errors import SettingsInvalid
 from synapse_host.settings_of_backends import (
     BACKENDS_OF_SECTION,
+    AneSettings,
     CudaSettings,
     MetalSettings,
     Section,
@@ -212,6 +213,7 @@ class Settings(Section):
     metal: MetalSettings = Field(default_factory=lambda: MetalSettings())
     cuda: CudaSettings = Field(default_factory=lambda: CudaSettings())
     vulkan: VulkanSettings = Field(default_factory=lambda: VulkanSettings())
+    ane: AneSettings = Field(default_factory=lambda: AneSettings())
     aliases: AliasSettings = Field(default_factory=lambda: AliasSettings())
     catalog: CatalogSettings = Field(default_factory=lambda: CatalogSettings())
     preload: PreloadSettings = Field(default_factory=lambda: PreloadSettings())
@@ -245,6 +247,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "metal": MetalSettings,
     "cuda": CudaSettings,
     "vulkan": VulkanSettings,
+    "ane": AneSettings,
     "aliases": AliasSettings,
     "catalog": CatalogSettings,
     "preload": PreloadSettings,

@@ -53,11 +53,20 @@ class VulkanSettings(Section):
     )
 
 
+class AneSettings(Section):
+    """The Neural Engine backends on a machine without one, for their developers."""
+
+    allow_interpreter: Switch = Field(
+        False, description="Let numpy run their programs, slowly, which shows in every identity."
+    )
+
+
 #: Section -> the backends whose processes are told of it.
 BACKENDS_OF_SECTION: Mapping[str, tuple[str, ...]] = {
     "metal": ("metal", "metal-decode"),
     "cuda": ("cuda",),
     "vulkan": ("vulkan",),
+    "ane": ("ane", "ane-coreml"),
 }
 
 

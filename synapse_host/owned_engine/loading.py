@@ -60,7 +60,7 @@ def load_engine(
 
     """
     settings = _settings(spec, dtypes, _ENGINE_TASKS)
-    way_out = _way_out(spec)
+    way_out = way_out_of(spec)
     with _typed_refusals(spec):
         lengths = None if ladder is None else ladder(settings.max_tokens)
         engine = OwnedEngine(make_backend(_weights(spec), settings), settings, lengths)
@@ -166,7 +166,8 @@ def _threads(spec: LoadSpec) -> int:
     return int(text) or available_threads()
 
 
-def _way_out(spec: LoadSpec) -> WayOut:
+def way_out_of(spec: LoadSpec) -> WayOut:
+    """What LOAD says of pooling and normalisation; raises ``PluginError`` with config_invalid."""
     pooling = spec.runtime_config.get("pooling", "mean")
     normalize = spec.runtime_config.get("normalize", "true")
     for known in _POOLINGS:

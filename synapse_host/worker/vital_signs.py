@@ -21,11 +21,12 @@ def pong(plugin: Plugin, models: ResidentModels, request: Ping) -> Pong:
 
 
 def _placement_share(plugin: Plugin, models: ResidentModels) -> float | None:
-    """The lowest share of any loaded model: certification gates on it."""
+    """The lowest share of any loaded model that has one by now: certification gates on it."""
     if "synapse_placement" not in plugin.operations:
         return None
     hook = plugin.hook("synapse_placement")
-    return min((float(hook(model=resident.model)) for resident in models.by_ref.values()), default=None)
+    shares = [hook(model=resident.model) for resident in models.by_ref.values()]
+    return min((float(share) for share in shares if share is not None), default=None)
 
 
 def _buckets(models: ResidentModels) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""What is asked of Core ML, behind one small interface: open a function of a package, run it, say where it is placed.
+"""What is asked of Core ML, behind one small interface: compile a package, open a function, run it, say where it runs.
 
 ``CoreMLTools`` is the real thing and works on a Mac alone. The tests of everything above it run on
 ``synapse_ane.interpreted_runtime``, which obeys the same contract.
@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,15 +17,21 @@ import numpy.typing as npt
 from synapse_ane.mil import ct
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+#: Kind of the folder Core ML compiles a package into.
+COMPILED_SUFFIX = ".mlmodelc"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the operations of one function are to run, by device, constants left out."""
+    """Where the operations of one function are to run, by device, constants left out.
+
+    ``elsewhere`` are the kinds of operation that are not on the Neural Engine, by name.
+    """
 
     neural_engine: int
     gpu: int
     cpu: int
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def share(self) -> float:
@@ -34,48 +40,80 @@ class Placement:
         return self.neural_engine / total if total else 0.0
 
 
+def together(placements: Iterable[Placement]) -> Placement:
+    """The placement of functions that run one after another."""
+    neural_engine = gpu = cpu = 0
+    elsewhere: frozenset[str] = frozenset()
+    for each in placements:
+        neural_engine, gpu, cpu = neural_engine + each.neural_engine, gpu + each.gpu, cpu + each.cpu
+        elsewhere |= each.elsewhere
+    return Placement(neural_engine, gpu, cpu, elsewhere)
+
+
 class LoadedProgram(Protocol):
-    """One function of a package, compiled and ready."""
+    """One function of a compiled package, ready to run."""
 
     def predict(self, inputs: Arrays) -> Arrays:
         """Its outputs by name; raises ``RuntimeError`` when the engine refuses."""
 
 
 class CoreMLRuntime(Protocol):
-    """The engine programs run on."""
+    """The engine programs run on. ``function`` is None for a package that has one function alone."""
 
-    def load(self, package: Path, function: str) -> LoadedProgram:
-        """Compile ``function`` of ``package`` for the Neural Engine; tens of seconds the first time."""
+    def compile(self, package: Path, compiled: Path) -> None:
+        """Make the folder ``compiled``, which is not there yet, of a package; raises ``RuntimeError``."""
 
-    def placement(self, package: Path, function: str) -> Placement:
-        """Where the operations of ``function`` are to run."""
+    def load(self, compiled: Path, function: str | None) -> LoadedProgram:
+        """Make a function ready on the Neural Engine, tens of seconds the first time; raises ``RuntimeError``."""
+
+    def placement(self, compiled: Path, function: str | None) -> Placement:
+        """Where the operations of a function are to run; raises ``RuntimeError``."""
 
 
 class CoreMLTools:
     """Core ML through coremltools. Everything it names is there on every platform, and runs on macOS alone."""
 
-    def load(self, package: Path, function: str) -> LoadedProgram:
-        return ct.models.MLModel(  # type: ignore[no-any-return]
-            str(package), compute_units=ct.ComputeUnit.CPU_AND_NE, function_name=function
+    def compile(self, package: Path, compiled: Path) -> None:
+        if compiled.exists():
+            # It would be moved into the folder that is there.
+            raise RuntimeError(f"{compiled} is there already; remove it")
+        ct.models.utils.compile_model(str(package), destination_path=str(compiled))
+
+    def load(self, compiled: Path, function: str | None) -> LoadedProgram:
+        return ct.models.CompiledMLModel(  # type: ignore[no-any-return]
+            str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE, function_name=function
         )
 
-    def placement(self, package: Path, function: str) -> Placement:
-        from coremltools.models.compute_device import (
-            MLCPUComputeDevice,
-            MLGPUComputeDevice,
-            MLNeuralEngineComputeDevice,
-        )
+    def placement(self, compiled: Path, function: str | None) -> Placement:
+        from coremltools.models.compute_device import MLGPUComputeDevice, MLNeuralEngineComputeDevice
         from coremltools.models.compute_plan import MLComputePlan
 
-        compiled = ct.models.utils.compile_model(str(package))
-        plan = MLComputePlan.load_from_path(compiled, compute_units=ct.ComputeUnit.CPU_AND_NE)
-        counted = dict.fromkeys((MLNeuralEngineComputeDevice, MLGPUComputeDevice, MLCPUComputeDevice), 0)
-        for operation in plan.model_structure.program.functions[function].block.operations:
+        plan = MLComputePlan.load_from_path(str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE)
+        program = plan.model_structure.program
+        if program is None:
+            raise RuntimeError(f"{compiled.name} is no ML program; convert it with convert_to='mlprogram'")
+        counted = {"neural_engine": 0, "gpu": 0, "cpu": 0}
+        elsewhere = set()
+        for operation in _function(program.functions, function, compiled.name).block.operations:
             usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
             # Constants and what is folded away are dispatched nowhere.
-            if usage is not None and usage.preferred_compute_device is not None:
-                counted[type(usage.preferred_compute_device)] += 1
-        return Placement(counted[MLNeuralEngineComputeDevice], counted[MLGPUComputeDevice], counted[MLCPUComputeDevice])
+            if usage is None or usage.preferred_compute_device is None:
+                continue
+            device = usage.preferred_compute_device
+            if isinstance(device, MLNeuralEngineComputeDevice):
+                counted["neural_engine"] += 1
+                continue
+            counted["gpu" if isinstance(device, MLGPUComputeDevice) else "cpu"] += 1
+            elsewhere.add(operation.operator_name.rpartition(".")[2])
+        return Placement(**counted, elsewhere=frozenset(elsewhere))
+
+
+def _function(functions: Mapping[str, Any], name: str | None, package: str) -> Any:
+    if name is None and len(functions) == 1:
+        return next(iter(functions.values()))
+    if name is None or name not in functions:
+        raise RuntimeError(f"{package} has {', '.join(sorted(functions)) or 'no function'} and no {name!r}")
+    return functions[name]
 
 
 def only_output(outputs: Arrays, name: str) -> npt.NDArray[Any]:

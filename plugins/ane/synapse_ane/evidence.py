@@ -41,9 +41,13 @@ def coremltools_version() -> str | None:
         return None
 
 
-def judge(machine: Machine) -> CapabilityEvidence:
-    """Hold the facts against the floor; the first that fails is the reason (reading 3)."""
-    refusal = _judge_platform(machine) or _judge_system(machine) or _judge_runtime(machine)
+def judge(machine: Machine, *, interpreter: bool = False) -> CapabilityEvidence:
+    """Hold the facts against the floor; the first that fails is the reason (reading 3).
+
+    With ``interpreter``, no Neural Engine is asked for: only the library that builds programs.
+    """
+    refusal = None if interpreter else _judge_platform(machine) or _judge_system(machine)
+    refusal = refusal or _judge_runtime(machine)
     if refusal is None:
         return CapabilityEvidence("ok", _required(), _observed(machine))
     reason, detail, message = refusal

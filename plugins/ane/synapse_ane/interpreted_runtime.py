@@ -1,12 +1,24 @@
-"""Packages run by the interpreter instead of Core ML: for tests on any platform, never offered to a host."""
+"""Packages run by the interpreter instead of Core ML: on any platform, for tests and for who develops the plugin.
+
+What it "compiles" is the package itself, in a folder that looks like Core ML's: with the same description of inputs and
+outputs. Its placement is the estimate of the rules, since it places nothing.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
-from synapse_ane import interpreted
+from synapse_ane import interpreted, placement_rules
 from synapse_ane.core_ml_runtime import Arrays, LoadedProgram, Placement
+from synapse_ane.mil import types
+
+#: The package inside of a folder this runtime compiled.
+_PACKAGE = "interpreted.mlpackage"
+#: What Core ML's description calls the types a program takes and gives.
+_TYPE_NAMES = {types.fp16: "Float16", types.fp32: "Float32", types.int32: "Int32"}
 
 
 class InterpretedProgram:
@@ -25,14 +37,45 @@ class InterpretedProgram:
 
 
 class InterpretedRuntime:
-    """Everything is placed on the CPU, and the placement says so."""
+    """What Core ML does, in numpy and in the order the program was written."""
 
-    def load(self, package: Path, function: str) -> LoadedProgram:
+    def compile(self, package: Path, compiled: Path) -> None:
+        if compiled.exists():
+            raise RuntimeError(f"{compiled} is there already; remove it")
         functions = interpreted.open_package(package)
-        if function not in functions:
-            raise RuntimeError(f"{package.name} has {', '.join(sorted(functions))} and no {function!r}")
-        return InterpretedProgram(functions[function])
+        shutil.copytree(package, compiled / _PACKAGE)
+        described = [_schema(function) for function in functions.values()]
+        (compiled / "metadata.json").write_text(json.dumps(described), encoding="utf-8")
 
-    def placement(self, package: Path, function: str) -> Placement:
-        operations = interpreted.open_package(package)[function].operations
-        return Placement(0, 0, sum(operation.op_type != "const" for operation in operations))
+    def load(self, compiled: Path, function: str | None) -> LoadedProgram:
+        return InterpretedProgram(_function(compiled, function))
+
+    def placement(self, compiled: Path, function: str | None) -> Placement:
+        return placement_rules.estimate(_function(compiled, function))
+
+
+def _function(compiled: Path, name: str | None) -> Any:
+    if not (compiled / _PACKAGE).is_dir():
+        raise RuntimeError(f"{compiled.name} was compiled by Core ML, which only a Mac can open")
+    functions = interpreted.open_package(compiled / _PACKAGE)
+    if name is None and len(functions) == 1:
+        return next(iter(functions.values()))
+    if name not in functions:
+        raise RuntimeError(f"{compiled.name} has {', '.join(sorted(functions))} and no {name!r}")
+    return functions[name]
+
+
+def _schema(function: Any) -> dict[str, Any]:
+    return {
+        "inputSchema": [_described(name, value) for name, value in function.inputs.items()],
+        "outputSchema": [_described(value.name, value) for value in function.outputs],
+    }
+
+
+def _described(name: str, value: Any) -> dict[str, str]:
+    return {
+        "name": name,
+        "type": "MultiArray",
+        "dataType": _TYPE_NAMES.get(value.dtype, "Unknown"),
+        "shape": str([int(size) for size in value.shape]),
+    }

@@ -12,8 +12,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+from synapse_ane.core_ml_runtime import COMPILED_SUFFIX
 from synapse_ane.program import RecordedProgram, function_name, functions_of, save_package
+
+#: Compiles the package of the first path into the second.
+CompilePackage: TypeAlias = Callable[[Path, Path], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +47,11 @@ class PackageKey:
 
 
 class PackageStore:
-    """The packages below one folder. One worker at a time uses it: the Neural Engine has one per user."""
+    """The packages below one folder, and what Core ML compiled of them. One worker at a time uses it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._tidied: set[str] = set()
         root.mkdir(parents=True, exist_ok=True)
 
     def with_length(self, key: PackageKey, length: int, record: Callable[[], RecordedProgram]) -> Path:
@@ -59,6 +65,32 @@ class PackageStore:
         save_package({name: record()}, grown, onto=path if path.exists() else None)
         _replace(grown, path)
         return path
+
+    def compiled(
+        self, key: PackageKey, length: int, record: Callable[[], RecordedProgram], compile_package: CompilePackage
+    ) -> Path:
+        """The compiled form of the package ``with_length`` gives; made where it was not there.
+
+        A package only grows, so the number of its functions tells one version from the other. What was compiled of a
+        smaller one stays for the programs that are open, and goes when the next worker meets the package.
+        """
+        package = self.with_length(key, length, record)
+        path = package.with_suffix(f".{len(functions_of(package))}{COMPILED_SUFFIX}")
+        self._tidy(package, path)
+        if not path.exists():
+            growing = path.with_suffix(f".growing{COMPILED_SUFFIX}")
+            shutil.rmtree(growing, ignore_errors=True)
+            compile_package(package, growing)
+            growing.rename(path)
+        return path
+
+    def _tidy(self, package: Path, kept: Path) -> None:
+        if package.name in self._tidied:
+            return
+        self._tidied.add(package.name)
+        for found in self._root.glob(f"{package.stem}.*{COMPILED_SUFFIX}"):
+            if found != kept:
+                shutil.rmtree(found, ignore_errors=True)
 
 
 def _replace(new: Path, old: Path) -> None:

@@ -1,74 +1,55 @@
-"""The Neural Engine backend: the host's model families as Core ML programs. Entry point ``ane``.
+"""The Neural Engine backend that builds its programs: the host's model families for Core ML. Entry point ``ane``.
 
 Engine ``ane-direct-worker``: programs are built from the checkpoint's own weights, one for each padded length, and
-compiled the first time a length is used. Importing this module costs nothing; each hook imports what it needs.
+compiled when the host admits a length or a row first needs it. Importing this module costs nothing; each hook imports
+what it needs.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from synapse_host.hookspecs import BackendDescription, CapabilityEvidence, LoadSpec, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
     from synapse_ane.loading import AneModel
-    from synapse_host.hookspecs import EmbedBatch, Progress, TokenIds, Vectors
+    from synapse_host.hookspecs import BackendSettings, EmbedBatch, Progress, TokenIds, Vectors
 
 ENGINE = "ane-direct-worker"
-#: Smallest cosine to the reference a vector may have; held by the plugin's tests on the interpreted programs.
-TOLERANCES = {"cosine_f16": "0.9999"}
 
 
 @hookimpl
-def synapse_describe() -> BackendDescription:
+def synapse_describe(settings: BackendSettings) -> BackendDescription:
     """Identity and abilities; imports no coremltools."""
-    from synapse_ane import evidence
-    from synapse_host.owned_engine import kernel_revision as revision
+    from synapse_ane.description import describe
+    from synapse_ane.device import chosen_device
     from synapse_host.owned_engine.family_table import FAMILIES, MODEL_FORMAT
 
-    families = tuple(FAMILIES)
-    kernels = kernel_sources()
-    return BackendDescription(
-        backend="ane",
-        engine=ENGINE,
-        engine_version=version("synapse-host-ane"),
-        build_flags={"shapes": "128-8192", "coremltools": evidence.coremltools_version() or "none"},
-        tasks=("embed", "rerank"),
-        model_formats=(MODEL_FORMAT,),
-        families=families,
-        dtypes=("f16",),
-        device_class="ane",
-        platforms=evidence.PLATFORMS,
-        extra="ane",
-        owned=True,
-        abort_capable=True,
-        kernel_revision=revision.kernel_revision(kernels),
-        manifest_digest=revision.manifest_digest(
-            engine=ENGINE, families=families, kernels=kernels, tolerances=TOLERANCES
-        ),
-    )
+    flags = {"shapes": "128-8192"}
+    return describe("ane", ENGINE, (MODEL_FORMAT,), tuple(FAMILIES), kernel_sources(), chosen_device(settings), flags)
 
 
 @hookimpl
-def synapse_probe_capability() -> CapabilityEvidence:
+def synapse_probe_capability(settings: BackendSettings) -> CapabilityEvidence:
     """Hold system and runtime against the floor."""
     from synapse_ane import evidence
+    from synapse_ane.device import chosen_device
 
-    return evidence.judge(evidence.read_machine())
+    return evidence.judge(evidence.read_machine(), interpreter=chosen_device(settings).kind == "interpreter")
 
 
 @hookimpl
-def synapse_load(spec: LoadSpec, progress: Progress) -> AneModel:
-    """Open the checkpoint and compile the program of its shortest shape."""
-    from synapse_ane.core_ml_runtime import CoreMLTools
+def synapse_load(spec: LoadSpec, progress: Progress, settings: BackendSettings) -> AneModel:
+    """Open the checkpoint and compile the program of its shortest shape, where the host does not admit shapes."""
+    from synapse_ane.device import chosen_device
     from synapse_ane.loading import load
     from synapse_host.owned_engine.kernel_revision import kernel_revision
 
-    return load(spec, progress, CoreMLTools(), kernel_revision(kernel_sources()))
+    return load(spec, progress, chosen_device(settings).runtime(), kernel_revision(kernel_sources()))
 
 
 @hookimpl
@@ -84,6 +65,24 @@ def synapse_rerank(model: AneModel, sequences: Sequence[TokenIds], progress: Pro
 
 
 @hookimpl
+def synapse_admit_shape(model: AneModel, shape: int, progress: Progress) -> Mapping[str, Any]:
+    """Compile the programs of a padded length and run them once."""
+    return model.admit(shape, progress)
+
+
+@hookimpl
+def synapse_evict_shape(model: AneModel, shape: int, progress: Progress) -> bool:
+    """Close the programs of a padded length."""
+    return model.evict(shape)
+
+
+@hookimpl
+def synapse_placement(model: AneModel) -> float | None:
+    """The least share of operations on the Neural Engine of any length; None before one was compiled."""
+    return model.programs.placement_share()
+
+
+@hookimpl
 def synapse_unload(model: AneModel) -> bool:
     """Drop programs and weights."""
     model.unload()
@@ -92,10 +91,8 @@ def synapse_unload(model: AneModel) -> bool:
 
 def kernel_sources() -> list[Path]:
     """Every module that decides bits: the shared ones and this plugin's own."""
-    from pathlib import Path
-
+    from synapse_ane.description import own_sources
     from synapse_host.owned_engine.kernel_revision import shared_sources
 
-    here = Path(__file__).parent
     own = ("attention_program", "normalising", "program", "program_inputs", "program_ops", "shape_ladder")
-    return [*shared_sources(), *(here / f"{name}.py" for name in own)]
+    return [*shared_sources(), *own_sources(*own)]

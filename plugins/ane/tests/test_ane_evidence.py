@@ -12,6 +12,9 @@ from synapse_ane.shape_ladder import RUNGS, ShapeLadder
 
 MAC = Machine("darwin", "arm64", (15, 1), "9.0")
 
+#: What the switch makes of this machine: a Mac that can do better keeps its Neural Engine.
+DEVICE_OF_DEVELOPERS = ("cpu", "interpreter") if judge(read_machine()).status == "refused" else ("ane", "neural-engine")
+
 
 @pytest.mark.parametrize(
     ("change", "reason", "detail", "said"),
@@ -33,14 +36,23 @@ def test_a_machine_below_the_floor_is_refused(change: dict[str, Any], reason: st
 def test_a_mac_is_accepted_and_this_machine_is_judged_as_it_is() -> None:
     assert judge(MAC).status == "ok"
     here = read_machine()
-    assert plugin.synapse_probe_capability().status == ("ok" if here.platform == "darwin" else "refused")
+    assert plugin.synapse_probe_capability({}).status == ("ok" if here.platform == "darwin" else "refused")
 
 
 def test_the_description_is_of_an_owned_engine_of_half_precision() -> None:
-    described = plugin.synapse_describe()
+    described = plugin.synapse_describe({})
     assert (described.backend, described.engine, described.device_class) == ("ane", "ane-direct-worker", "ane")
     assert (described.owned, described.dtypes, described.tasks) == (True, ("f16",), ("embed", "rerank"))
     assert described.kernel_revision
+
+
+def test_the_interpreter_computes_only_where_an_operator_let_it() -> None:
+    let = {"allow_interpreter": "true"}
+    described = plugin.synapse_describe(let)
+    assert (described.device_class, described.build_flags["device"]) == DEVICE_OF_DEVELOPERS
+    assert plugin.synapse_describe({}).build_flags["device"] == "neural-engine"
+    assert plugin.synapse_probe_capability(let).status == "ok"
+    assert judge(replace(MAC, platform="linux", coremltools=None), interpreter=True).reason_detail == "runtime_missing"
 
 
 def test_a_row_takes_the_smallest_rung_alone() -> None:

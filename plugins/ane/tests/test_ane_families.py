@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synapse_ane import interpreted_plugin as plugin
+from synapse_ane import plugin
 
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning"),
 ]
 
+INTERPRETED = {"allow_interpreter": "true"}
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 BOUND = END_TO_END["f16"]
 #: Largest error of a logit and of its sigmoid, as other lanes of half precision are held to.
@@ -42,7 +43,7 @@ def of_two_rungs(rows: list[Any]) -> list[int]:
 
 def embedded(directory: Path, rows: list[Any], pooling: Any, max_tokens: int, module: Any = plugin) -> Any:
     dtype: Any = "f16" if module is plugin else "f32"
-    with loaded_model(module, directory, dtype=dtype, max_tokens=max_tokens) as model:
+    with loaded_model(module, directory, dtype=dtype, max_tokens=max_tokens, settings=INTERPRETED) as model:
         return module.synapse_embed(model, batch_of(rows, pooling), ignore_progress).astype(np.float64)
 
 
@@ -82,7 +83,9 @@ def test_scores_of_pairs_agree_with_transformers(name: str, tmp_path: Path) -> N
     write_model(tmp_path, recorded.model)
     places = [place for place, row in enumerate(recorded.rows) if len(row) <= 128]
     runtime = {"operation": "rerank", "pair_separator": str(SEPARATOR)}
-    with loaded_model(plugin, tmp_path, dtype="f16", max_tokens=128, runtime_config=runtime) as model:
+    with loaded_model(
+        plugin, tmp_path, dtype="f16", max_tokens=128, runtime_config=runtime, settings=INTERPRETED
+    ) as model:
         found = plugin.synapse_rerank(model, [recorded.rows[place] for place in places], ignore_progress)
     wanted = recorded.f64[places]
     assert np.abs(found - wanted).max() <= LOGIT_ERROR
@@ -92,7 +95,7 @@ def test_scores_of_pairs_agree_with_transformers(name: str, tmp_path: Path) -> N
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(tmp_path: Path) -> None:
     write_model(tmp_path, TinyBert(8, hidden=24, layers=1, heads=2, intermediate=32, vocab=99, positions=130))
     rows = seeded_rows([5, 6, 31, 32, 33, 90, 128], 99)
-    with loaded_model(plugin, tmp_path, dtype="f16", max_tokens=128) as model:
+    with loaded_model(plugin, tmp_path, dtype="f16", max_tokens=128, settings=INTERPRETED) as model:
         together = plugin.synapse_embed(model, batch_of(rows), ignore_progress)
         alone = [plugin.synapse_embed(model, batch_of([row]), ignore_progress)[0] for row in rows]
     assert together.tobytes() == np.stack(alone).tobytes()

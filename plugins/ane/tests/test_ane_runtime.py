@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from synapse_ane import core_ml_runtime, interpreted
-from synapse_ane.core_ml_runtime import CoreMLTools, Placement, only_output
+from synapse_ane.core_ml_runtime import CoreMLTools, Placement, only_output, together
 from synapse_ane.interpreted_runtime import InterpretedRuntime
 from synapse_ane.mil import TARGET, Function, Program, ct, mb, types
 from synapse_ane.program import MAIN, RecordedProgram, save_package
@@ -26,7 +27,7 @@ def test_every_name_of_coremltools_exists() -> None:
     names = [
         (node.module, alias.name) for node in imported for alias in node.names if "coremltools" in str(node.module)
     ]
-    assert len(names) == 4
+    assert len(names) == 3
     for module, name in names:
         assert hasattr(importlib.import_module(str(module)), name)
     chains = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
@@ -38,13 +39,26 @@ def test_every_name_of_coremltools_exists() -> None:
 
 
 def test_every_call_of_coremltools_fits_its_signature() -> None:
+    from coremltools.models import compute_plan
     from coremltools.models.compute_plan import MLComputePlan
 
-    inspect.signature(ct.models.MLModel).bind("path", compute_units=ct.ComputeUnit.CPU_AND_NE, function_name="f")
-    inspect.signature(ct.models.utils.compile_model).bind("path")
-    inspect.signature(MLComputePlan.load_from_path).bind("path", compute_units=ct.ComputeUnit.CPU_AND_NE)
+    inspect.signature(ct.models.utils.compile_model).bind("package", destination_path="compiled")
+    inspect.signature(ct.models.CompiledMLModel).bind(
+        "compiled", compute_units=ct.ComputeUnit.CPU_AND_NE, function_name=None
+    )
+    inspect.signature(ct.models.CompiledMLModel.predict).bind(None, {"x": 0})
+    inspect.signature(MLComputePlan.load_from_path).bind("compiled", compute_units=ct.ComputeUnit.CPU_AND_NE)
     inspect.signature(MLComputePlan.get_compute_device_usage_for_mlprogram_operation).bind(None, "operation")
     assert isinstance(inspect.getattr_static(MLComputePlan, "model_structure"), property)
+    for holder, fields in {
+        "MLModelStructure": {"program"},
+        "MLModelStructureProgram": {"functions"},
+        "MLModelStructureProgramFunction": {"block"},
+        "MLModelStructureProgramBlock": {"operations"},
+        "MLModelStructureProgramOperation": {"operator_name"},
+        "MLComputePlanDeviceUsage": {"preferred_compute_device"},
+    }.items():
+        assert fields <= set(getattr(compute_plan, holder).__annotations__), holder
 
 
 def doubling(path: Path) -> Path:
@@ -70,20 +84,30 @@ RUNTIMES = [
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_runtime_runs_a_function_of_a_package(runtime: type, tmp_path: Path) -> None:
-    package = doubling(tmp_path / "doubling.mlpackage")
+    package, compiled = doubling(tmp_path / "doubling.mlpackage"), tmp_path / "doubling.mlmodelc"
     x = np.arange(6, dtype=np.float16).reshape(1, 2, 1, 3)
-    program = runtime().load(package, "tokens_3")
-    assert only_output(program.predict({"x": x}), "output").tolist() == (x + x).tolist()
+    runtime().compile(package, compiled)
+    with pytest.raises(RuntimeError, match="there already"):
+        runtime().compile(package, compiled)
+    for name in ("tokens_3", None):
+        program = runtime().load(compiled, name)
+        assert only_output(program.predict({"x": x}), "output").tolist() == (x + x).tolist()
+        assert 0.0 <= runtime().placement(compiled, name).share <= 1.0
     with pytest.raises(RuntimeError):
         program.predict({"x": x[:, :1]})
-    with pytest.raises(RuntimeError):
-        runtime().load(package, "tokens_4")
-    assert 0.0 <= runtime().placement(package, "tokens_3").share <= 1.0
+    for refused in (runtime().load, runtime().placement):
+        with pytest.raises(RuntimeError):
+            refused(compiled, "tokens_4")
+    (schema,) = json.loads((compiled / "metadata.json").read_text("utf-8"))
+    assert schema["inputSchema"][0]["name"] == "x"
+    assert json.loads(schema["inputSchema"][0]["shape"]) == [1, 2, 1, 3]
 
 
 def test_placement_shares() -> None:
     assert Placement(9, 0, 1).share == pytest.approx(0.9)
     assert Placement(0, 0, 0).share == 0.0
+    both = together([Placement(9, 0, 1, frozenset({"cast"})), Placement(1, 2, 3, frozenset({"gather"}))])
+    assert both == Placement(10, 2, 4, frozenset({"cast", "gather"}))
     with pytest.raises(RuntimeError, match="'output'"):
         only_output({"other": np.zeros(1)}, "output")
 
