@@ -166,5 +166,7 @@ def _export(model: Any, path: Path) -> None:
             input_names=["input_ids", "attention_mask"],
             dynamic_shapes=(shape, shape),
             dynamo=True,
+            # The runtime optimises what it loads; doing it here too takes minutes with large weights.
+            optimize=False,
             verbose=False,
         )
