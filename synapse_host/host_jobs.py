@@ -56,6 +56,7 @@ class HostJobs:
         self.service = JobService(
             self.ledger,
             self._dispatcher.enqueue,
+            self._dispatcher.cancel,
             self._dispatcher.held_up_by,
             aliases,
             jobs.page_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ GO_ON = "run the same command again to go on where it stopped"
 #: The host takes 256, of which a part's number needs some: a million parts.
 MOST_KEY_CHARS = 248
 #: What the host does meanwhile.
-HANDED_IN = "the host goes on with the jobs that were handed in (synapse-host jobs ls)"
+HANDED_IN = "the host goes on with the jobs that were handed in"
 #: Signals that end it as Ctrl-C does: the part of the output that is written has to be removed.
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -130,7 +131,7 @@ def embed_file(
             if read != content.items:
                 raise _changed(source)
     except KeyboardInterrupt:
-        tell(f"{HANDED_IN}; {GO_ON}")
+        tell(f"{HANDED_IN} (synapse-host jobs cancel --key {shlex.quote(key)} ends them); {GO_ON}")
         raise
     except ConnectionLost as lost:
         why = str(lost).partition(";")[0]

@@ -1,4 +1,4 @@
-"""``synapse-host jobs``: look at durable embed jobs, read their pages, go on with one that waits for a login."""
+"""``synapse-host jobs``: look at durable embed jobs, read their pages, end them, go on with one that waits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from synapse_host.cli import job_rendering
+from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.host_connection import connected
-from synapse_host.cli.output import print_json
+from synapse_host.cli.output import fail, print_json
 
 if TYPE_CHECKING:
     from synapse_host.client.blocking_client import Client
 
-app = typer.Typer(help="Look at durable embed jobs.", no_args_is_help=True)
+app = typer.Typer(help="Look at durable embed jobs, and end them.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
 Socket = Annotated[
@@ -66,6 +67,28 @@ def resume(job_id: JobId, socket: Socket = None, as_json: Json = False) -> None:
     with connected(socket) as client:
         status = client.job_resume(job_id)
     _print_status(status, as_json)
+
+
+@app.command()
+def cancel(
+    job_id: Annotated[str | None, typer.Argument(help="Job id; or give --key.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Request key: end every open job of it and of its parts.")
+    ] = None,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """End a job, or all the jobs of a key; what they computed is kept, and the same key goes on with the rest."""
+    if (job_id is None) == (key is None):
+        fail(Exit.USAGE, "name either a job id (synapse-host jobs ls) or --key with a request key")
+    with connected(socket) as client:
+        answer = client.job_cancel(job_id, request_key=key)
+    if as_json:
+        print_json(answer)
+    elif key is None:
+        job_rendering.show_status(answer)
+    else:
+        job_rendering.show_cancelled(key, answer["jobs"])
 
 
 def _pages(client: Client, job_id: str, cursor: str | None) -> list[dict[str, Any]]:

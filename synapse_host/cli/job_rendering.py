@@ -17,6 +17,14 @@ def show_jobs(answer: Mapping[str, Any]) -> None:
     print_table(f"Jobs: {title}", _COLUMNS, [_row(job) for job in answer.get("jobs_recent", ())])
 
 
+def show_cancelled(key: str, ended: Sequence[Mapping[str, Any]]) -> None:
+    """The jobs of a key that were open, each as a row."""
+    if ended:
+        print_table(f"Jobs of {key}", _COLUMNS, [_row(job) for job in ended])
+    else:
+        print_text(f"no job of {key} was open")
+
+
 def show_status(status: Mapping[str, Any]) -> None:
     """One job as a row."""
     print_table("Job", _COLUMNS, [_row(status)])

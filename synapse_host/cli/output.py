@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 import typer
 
 from synapse_host.cli.exit_codes import Exit
-from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMismatch
+from synapse_host.client.faults import ConnectionLost, HostUnreachable, JobCancelled, ReplyMismatch
 from synapse_host.errors import SettingsInvalid, SynapseError
 
 #: What a text may not send to a terminal: control characters but tab and line feed, and what turns the direction of
@@ -90,6 +90,8 @@ def failures_explained() -> Iterator[None]:
         yield
     except SynapseError as refusal:
         fail(Exit.REFUSED, _explained(refusal))
+    except JobCancelled as ended:
+        fail(Exit.REFUSED, str(ended))
     except (HostUnreachable, ConnectionLost, ReplyMismatch) as broken:
         fail(Exit.NO_HOST, str(broken))
     except SettingsInvalid as wrong:

@@ -265,8 +265,12 @@ class Client:
         """Go on with a job that waits for a login."""
         return self._run(self._calls.job_resume(job_id))
 
+    def job_cancel(self, job_id: str | None = None, *, request_key: str | None = None) -> Status:
+        """End a job that is wanted no more, or all open jobs of a ``request_key``."""
+        return self._run(self._calls.job_cancel(job_id, request_key=request_key))
+
     def wait_for_job(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
-        """Poll an embed job until it is done."""
+        """Poll an embed job until it is done or cancelled."""
         return self._run(self._calls.wait_for_job(job_id, on_state=on_state))
 
     def rerank(

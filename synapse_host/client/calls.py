@@ -163,9 +163,16 @@ class Calls:
         """Go on with a job that waits for a login; any other stays as it is."""
         return await self.call("job.resume", {"job_id": job_id})
 
+    async def job_cancel(self, job_id: str | None = None, *, request_key: str | None = None) -> Status:
+        """End a job that is wanted no more, or all open jobs of a ``request_key``; what they committed is kept.
+
+        The status of the job, or under ``jobs`` that of each that was open.
+        """
+        return await self.call("job.cancel", given(job_id=job_id, request_key=request_key))
+
     async def wait_for_job(self, job_id: str, *, on_state: OnStatus | None = None) -> Status:
-        """Poll an embed job until it is done; raises its error when it failed."""
-        return await self._poll("model.status", job_id, "done", on_state)
+        """Poll an embed job until it is done or cancelled; raises its error when it failed."""
+        return await self._poll("model.status", job_id, ("done", "cancelled"), on_state)
 
     async def _embed_durably(
         self,

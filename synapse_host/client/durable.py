@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from synapse_host.client.exchange import Received, error_from
-from synapse_host.client.faults import ReplyMismatch
+from synapse_host.client.faults import JobCancelled, ReplyMismatch
 from synapse_host.client.job_parts import JobPart
 from synapse_host.client.job_rows import JobRows
 from synapse_host.client.params import batch_params
@@ -82,21 +82,32 @@ class DurableWork:
 
         Raises:
             SynapseError: what a job failed with, once it was handed in again as often as it may be.
+            JobCancelled: somebody ended one of the jobs; those handed in behind it are then ended too.
             ReplyMismatch: the fingerprint changed on the way, or an answer does not fit its part.
 
         """
         handed: deque[_Handed] = deque()
         fingerprint: str | None = None
-        for part in parts:
-            handed.append(await self._hand_in(part))
-            if len(handed) > ahead:
+        try:
+            for part in parts:
+                handed.append(await self._hand_in(part))
+                if len(handed) > ahead:
+                    reply = await self._collected(handed.popleft())
+                    fingerprint = _same(fingerprint, reply)
+                    yield reply
+            while handed:
                 reply = await self._collected(handed.popleft())
                 fingerprint = _same(fingerprint, reply)
                 yield reply
-        while handed:
-            reply = await self._collected(handed.popleft())
-            fingerprint = _same(fingerprint, reply)
-            yield reply
+        except JobCancelled:
+            await self._cancel(handed)
+            raise
+
+    async def _cancel(self, handed: Iterable[_Handed]) -> None:
+        """End the jobs that wait behind one that somebody ended: parts are one work, and nobody would collect them."""
+        for behind in handed:
+            if behind.job_id:
+                await self._ask("job.cancel", {"job_id": behind.job_id}, None, self._retries)
 
     async def _hand_in(self, part: JobPart) -> _Handed:
         handed = _Handed(part, JobRows(part))
@@ -130,6 +141,8 @@ class DurableWork:
             if handed.rows.cursor is None:
                 if received.payload["state"] == "done":
                     return handed.rows.reply()
+                if received.payload["state"] == "cancelled":
+                    raise JobCancelled(handed.job_id)
                 await self._hand_in_again(handed, received.payload, retries)
                 retries -= 1
             delay = _FIRST_POLL_S if count else min(delay * _POLL_GROWTH, _LONGEST_POLL_S)

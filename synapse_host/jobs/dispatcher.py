@@ -1,4 +1,4 @@
-"""Which job runs next: one at a time on each lane, in the order of admission, and what keeps the book in order beside.
+"""Which job runs next: one at a time on each lane, in the order of admission. What stops it, and what keeps order.
 
 Bulk work of two jobs on one lane would only take turns with itself; one after the other, the first is done sooner and
 nothing is later.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,7 +17,7 @@ from anyio.abc import TaskGroup
 from synapse_host.errors import StoreFailure, SynapseError
 from synapse_host.jobs.endings import too_late
 from synapse_host.jobs.job_lane import ServingLane
-from synapse_host.jobs.job_state import JobEvent
+from synapse_host.jobs.job_state import JobEvent, JobState
 from synapse_host.jobs.ledger import JobLedger
 from synapse_host.jobs.page_writer import PageLimits
 from synapse_host.jobs.runner import JobRunner
@@ -24,6 +25,23 @@ from synapse_host.lanes.host_fault import host_fault
 from synapse_host.store.job_tables import JobRow
 
 _log = logging.getLogger(__name__)
+
+#: How a job was carried out: to its end, to an error, or until it was stopped.
+_Outcome = SynapseError | Literal[JobEvent.FINISHED, JobEvent.CANCELLED]
+
+
+class _Hand:
+    """The hand that carries out one job, and can be told to put it down."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.stopped = False
+        self.empty = anyio.Event()
+
+    def stop(self) -> None:
+        """Compute no more of it."""
+        self.stopped = True
+        self.scope.cancel()
 
 
 class JobDispatcher:
@@ -45,6 +63,7 @@ class JobDispatcher:
         self._limits = limits or PageLimits()
         self._queues: dict[str, deque[int]] = {}
         self._unended: dict[int, SynapseError] = {}
+        self._hands: dict[int, _Hand] = {}
 
     def enqueue(self, job: JobRow) -> None:
         """Carry out a queued job when those before it on its lane are done."""
@@ -54,6 +73,26 @@ class JobDispatcher:
             self._queues[job.model_id] = waiting = deque()
             self._tasks.start_soon(self._drain, job.model_id, waiting, name=f"jobs of {job.model_id}")
         waiting.append(job.job_pk)
+
+    async def cancel(self, job_id: str) -> JobRow:
+        """End a job that is wanted no more, and its row then; one that has ended stays as it is.
+
+        One that is carried out commits what is computed before it ends. It may be done before it is stopped: exactly
+        one end wins.
+
+        Raises:
+            InvalidRequest: there is no such job.
+
+        """
+        job = await self._ledger.cancel(job_id)
+        if job.state != JobState.RUNNING:
+            return job
+        assert job.job_pk is not None, "a job that was found is stored"
+        hand = self._hands.get(job.job_pk)
+        if hand is not None:
+            hand.stop()
+            await hand.empty.wait()
+        return await self._ledger.job(job_id)
 
     def held_up_by(self, job: JobRow) -> SynapseError | None:
         """Why a job that has nothing left to do could not be ended yet, which only this process knows."""
@@ -83,31 +122,37 @@ class JobDispatcher:
             del self._queues[model_id]
 
     async def _carry_out(self, job_pk: int) -> None:
+        # There before the job is claimed: a job that shows as running can be stopped.
+        hand = self._hands[job_pk] = _Hand()
         try:
             job = await self._ledger.claim(job_pk)
             if job is not None:
-                await self._end(job_pk, await self._error_of(job))
+                await self._end(job_pk, await self._outcome(job, hand))
         except StoreFailure as failure:
             _log.error("job %d cannot be ended in the store now: %s", job_pk, failure.message)
             self._unended[job_pk] = failure
+        finally:
+            del self._hands[job_pk]
+            hand.empty.set()
 
-    async def _error_of(self, job: JobRow) -> SynapseError | None:
-        """Carry out a claimed job; what it fails with, None when all its vectors are committed."""
+    async def _outcome(self, job: JobRow, hand: _Hand) -> _Outcome:
+        """Carry out a claimed job, until it is stopped at the longest."""
         remaining_s = max(0, job.execution_expires_ms - self._ledger.now_ms()) / 1000
         try:
-            with anyio.move_on_after(remaining_s):
+            with hand.scope, anyio.move_on_after(remaining_s):
                 await JobRunner(self._ledger, job, self._serving_lane, self._limits, self._clock).run()
-                return None
+                return JobEvent.FINISHED
         except SynapseError as error:
             return error
         except Exception as fault:
             return host_fault(f"job {job.job_id!r}", fault)
-        return too_late(job)
+        return JobEvent.CANCELLED if hand.stopped else too_late(job)
 
-    async def _end(self, job_pk: int, error: SynapseError | None) -> None:
-        if error is None:
+    async def _end(self, job_pk: int, outcome: _Outcome) -> None:
+        if outcome is JobEvent.FINISHED:
             await self._ledger.finish(job_pk)
-        elif isinstance(error, StoreFailure):
-            await self._ledger.fail(job_pk, error, JobEvent.FAILED_TRANSIENTLY)
+        elif outcome is JobEvent.CANCELLED:
+            await self._ledger.cancel_running(job_pk)
         else:
-            await self._ledger.fail(job_pk, error)
+            event = JobEvent.FAILED_TRANSIENTLY if isinstance(outcome, StoreFailure) else None
+            await self._ledger.fail(job_pk, outcome, event)

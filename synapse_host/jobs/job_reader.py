@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,24 @@ def read_excerpt(session: Session, job_id: str, cursor: PageCursor, max_bytes: i
         at = PageCursor(at.page + 1) if row is None else PageCursor(at.page, row)
     over = JobState(job.state).terminal and at.page == job.page_count
     return JobExcerpt(job, rows, None if over else at)
+
+
+def open_under(session: Session, request_key: str) -> list[JobRow]:
+    """The open jobs of a key and of its numbered parts, the newest first.
+
+    Raises:
+        InvalidRequest: no job has or had this key.
+
+    """
+    of_key = re.compile(re.escape(request_key) + r"(/[0-9]{4,})?", re.ASCII)
+    jobs = [job for job in job_store.open_jobs(session) if of_key.fullmatch(job.request_key)]
+    if not jobs and not job_store.is_known_key(session, request_key):
+        raise InvalidRequest(
+            f"no job has the request_key {request_key!r} or is a part of it; it is unknown, or its results were kept "
+            "as long as the host keeps them",
+            details={"request_key": request_key},
+        )
+    return jobs[::-1]
 
 
 def known_job(session: Session, job_id: str) -> JobRow:

@@ -1,7 +1,8 @@
 """The life of one durable job as a pure machine (wire contract sections 5 and 9).
 
-queued → running → done, with failures from any state that is not terminal, and a pause in which a job waits for its
-caller to log in again. A terminal state is never left: the same key starts another job.
+queued → running → done, with failures from any state that is not terminal, an end by whoever wants it no more, and a
+pause in which a job waits for its caller to log in again. A terminal state is never left: the same key starts another
+job.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ class JobState(StrEnum):
     DONE = "done"
     FAILED_TRANSIENT = "failed_transient"
     FAILED_PERMANENT = "failed_permanent"
+    #: An addition of ours, named as the contract names the state of downloads.
+    CANCELLED = "cancelled"
 
     @property
     def terminal(self) -> bool:
@@ -45,6 +48,8 @@ class JobEvent(StrEnum):
     LOGIN_EXPIRED = "login_expired"
     #: The host that admitted it is gone.
     HOST_RESTARTED = "host_restarted"
+    #: Somebody wants it no more.
+    CANCELLED = "cancelled"
 
 
 #: States in which a job counts as open.
@@ -54,6 +59,7 @@ _ENDINGS = {
     JobEvent.FAILED_TRANSIENTLY: JobState.FAILED_TRANSIENT,
     JobEvent.FAILED_PERMANENTLY: JobState.FAILED_PERMANENT,
     JobEvent.HOST_RESTARTED: JobState.FAILED_TRANSIENT,
+    JobEvent.CANCELLED: JobState.CANCELLED,
 }
 _MOVES: dict[tuple[JobState, JobEvent], JobState] = {
     **{(state, event): end for state in OPEN for event, end in _ENDINGS.items()},

@@ -13,7 +13,7 @@ from synapse_host.errors import SynapseError
 from synapse_host.jobs import endings, transactions
 from synapse_host.jobs.clocks import ClockLengths
 from synapse_host.jobs.counters import JobCounters
-from synapse_host.jobs.job_reader import JobExcerpt, known_job, read_excerpt
+from synapse_host.jobs.job_reader import JobExcerpt, known_job, open_under, read_excerpt
 from synapse_host.jobs.job_state import JobEvent, JobState, failure_event
 from synapse_host.jobs.open_jobs import OpenJobs
 from synapse_host.jobs.page_cursor import PageCursor
@@ -105,6 +105,38 @@ class JobLedger:
         if job is not None:
             self._closed(job, now_ms, error)
 
+    async def cancel(self, job_id: str) -> JobRow:
+        """End a queued or paused job because it is wanted no more; one that has ended or is carried out stays as it is.
+
+        Raises:
+            InvalidRequest: there is no such job.
+
+        """
+        now_ms = self.now_ms()
+
+        def work(session: Session) -> tuple[JobRow, bool]:
+            job = known_job(session, job_id)
+            idle = job.state in (JobState.QUEUED, JobState.PAUSED)
+            if idle:
+                transactions.cancel(session, job, now_ms)
+            return job, idle
+
+        job, ended = await self._store.run(work)
+        if ended:
+            self._closed(job, now_ms)
+        return job
+
+    async def cancel_running(self, job_pk: int) -> None:
+        """End a job that its executor has put down because it is wanted no more."""
+        now_ms = self.now_ms()
+
+        def work(session: Session) -> JobRow:
+            job = session.get_one(JobRow, job_pk)
+            transactions.cancel(session, job, now_ms)
+            return job
+
+        self._closed(await self._store.run(work), now_ms)
+
     async def pause(self, job_pk: int, logical_handle: str) -> JobRow:
         """Let a job wait for a login of ``logical_handle``."""
         now_ms, resume_ms = self.now_ms(), self._lengths.resume_ms
@@ -137,6 +169,15 @@ class JobLedger:
     async def find(self, job_id: str) -> JobRow | None:
         """The job of this id, if there is one."""
         return await self._store.read(lambda session: job_store.job_by_id(session, job_id))
+
+    async def open_under(self, request_key: str) -> list[JobRow]:
+        """The open jobs of a key and of its numbered parts (reading 14), the newest first.
+
+        Raises:
+            InvalidRequest: no job has or had this key.
+
+        """
+        return await self._store.read(lambda session: open_under(session, request_key))
 
     async def newest(self, most: int) -> list[JobRow]:
         """The jobs admitted last, the newest first."""
@@ -185,7 +226,7 @@ class JobLedger:
     def _closed(self, job: JobRow, now_ms: int, error: SynapseError | str | None = None) -> None:
         self.open.ended(job.job_id)
         inherited = job.module_generation < self.module_generation
-        self.counters.ended(completed=error is None, inherited=inherited)
+        self.counters.ended(completed=job.state == JobState.DONE, inherited=inherited)
         code = error if isinstance(error, str) or error is None else error.code
         _log.log(
             logging.INFO if error is None else logging.WARNING,

@@ -182,6 +182,11 @@ def fail(session: Session, job_pk: int, event: JobEvent, error: SynapseError, no
     return job
 
 
+def cancel(session: Session, job: JobRow, now_ms: int) -> None:
+    """End a job that is wanted no more; what it committed stays readable."""
+    _end(session, job, JobEvent.CANCELLED, None, now_ms)
+
+
 def pause(session: Session, job_pk: int, logical_handle: str, resume_ms: int, now_ms: int) -> JobRow:
     """Let a job wait until its caller has logged in again."""
     job = session.get_one(JobRow, job_pk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -43,15 +43,24 @@ class JobResumeParams(Params):
     job_id: Name
 
 
+class JobCancelParams(Params):
+    """The job that is wanted no more, or the key of work that may be several jobs."""
+
+    job_id: Name | None = None
+    request_key: Name | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class JobService:
     """Takes batches as jobs and reads them out.
 
-    ``enqueue`` lets a queued job be carried out; ``held_up_by`` says why one stands still.
+    ``enqueue`` lets a queued job be carried out, ``cancel_job`` ends one that is wanted no more, and
+    ``held_up_by`` says why one stands still.
     """
 
     ledger: JobLedger
     enqueue: Callable[[JobRow], None]
+    cancel_job: Callable[[str], Awaitable[JobRow]]
     held_up_by: Callable[[JobRow], SynapseError | None]
     aliases: AliasTable
     page_bytes: int
@@ -62,6 +71,7 @@ class JobService:
         return [
             Method("embed.result", "query", EmbedResultParams, self.result),
             Method("job.resume", "mutate", JobResumeParams, self.resume),
+            Method("job.cancel", "mutate", JobCancelParams, self.cancel),
         ]
 
     async def submit(
@@ -94,6 +104,19 @@ class JobService:
         if was_paused:
             self.enqueue(job)
         return self._status(job)
+
+    async def cancel(self, params: JobCancelParams, context: RequestContext) -> Reply:
+        """End a job, or all open jobs of a key; what they committed stays readable."""
+        if (params.job_id is None) == (params.request_key is None):
+            raise InvalidRequest(
+                "job.cancel takes either job_id or request_key; give exactly one of them", channel=True
+            )
+        if params.job_id is not None:
+            return self._status(await self.cancel_job(params.job_id))
+        # The newest first, so that none of them begins because another one ended.
+        found = await self.ledger.open_under(params.request_key or "")
+        ended = [self._shown(await self.cancel_job(job.job_id)) for job in found]
+        return Reply({"module_generation": self.ledger.module_generation, "jobs": ended})
 
     async def status_of(self, job_id: str) -> dict[str, Any] | None:
         """The status of a job of this kind, for ``model.status``; None where there is none of this id."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import func
+from sqlalchemy import func, or_
 from sqlmodel import Session, col, delete, select
 
 from synapse_host.store.job_tables import JobInputRow, JobItemRow, JobPageRow, JobRow, JobWorkRow
@@ -19,6 +19,13 @@ def job_by_key(session: Session, request_key: str) -> JobRow | None:
     return session.exec(
         select(JobRow).where(col(JobRow.request_key) == request_key).order_by(col(JobRow.job_pk).desc()).limit(1)
     ).first()
+
+
+def is_known_key(session: Session, request_key: str) -> bool:
+    """Whether a job has this request key or one that begins with it and a slash."""
+    begins = col(JobRow.request_key).startswith(f"{request_key}/", autoescape=True)
+    found = select(JobRow.job_pk).where(or_(col(JobRow.request_key) == request_key, begins))
+    return session.exec(found.limit(1)).first() is not None
 
 
 def job_by_id(session: Session, job_id: str) -> JobRow | None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from synapse_host.errors import StoreFailure
 from synapse_host.store.alias_schema import declared_aliases
 from synapse_host.store.download_schema import installs_and_downloads
-from synapse_host.store.job_migration import durable_jobs
+from synapse_host.store.job_migration import durable_jobs, jobs_may_be_cancelled
 from synapse_host.store.self_check_schema import create_self_checks
 
 
@@ -117,6 +117,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     installs_and_downloads,
     durable_jobs,
     declared_aliases,
+    jobs_may_be_cancelled,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

@@ -42,6 +42,7 @@ def text_for(method: str) -> str:
         "microllm.oneshot": ["The inference envelope"],
         "embed.result": ["The inference envelope", "embed.query", "Job status"],
         "job.resume": ["Job status"],
+        "job.cancel": ["Job status"],
         "admission.status": ["Job status"],
         "model.status": ["model.load"],
         "model.unload": ["model.status"],
@@ -105,6 +106,7 @@ def answers(
             "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
             "embed.result": client.call("embed.result", {"job_id": job["job_id"]}),
             "job.resume": client.call("job.resume", {"job_id": job["job_id"]}),
+            "job.cancel": client.call("job.cancel", {"job_id": job["job_id"]}),
             "rerank.score": client.call("rerank.score", {"model": "ranker", "query": "a", "candidates": ["b"]}),
             "microllm.oneshot": client.call("microllm.oneshot", {"model": "gen", "prompt": "a", "max_tokens": 2}),
             "models.download": refused(client, "models.download", {"catalog_id": "gte-modernbert-base"}),
@@ -120,7 +122,7 @@ def answers(
 
 def _unloaded(client: Client, model_id: str, job_id: str) -> dict[str, Any]:
     """Unload a model when the job that holds it is done."""
-    while client.model_status(job_id=job_id)["state"] != "done":
+    while client.model_status(job_id=job_id)["state"] in ("queued", "running"):
         pass
     return client.model_unload(model_id)
 

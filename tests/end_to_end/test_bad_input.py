@@ -178,6 +178,11 @@ REQUESTS = {
     ),
     "result of an unknown job": (call("embed.result", job_id="j"), refusal(*INVALID, "'j'", details="job_id")),
     "resuming an unknown job": (call("job.resume", job_id="j"), refusal(*INVALID, "'j'", details="job_id")),
+    "cancelling an unknown job": (call("job.cancel", job_id="j"), refusal(*INVALID, "'j'", details="job_id")),
+    "cancelling an unknown key": (
+        call("job.cancel", request_key="k"), refusal(*INVALID, "'k'", details="request_key"),
+    ),
+    "cancelling nothing": (call("job.cancel"), refusal(*BAD, "job_id", "request_key")),
     "page of nothing": (call("embed.result", job_id="j", max_page_bytes=0), channel("params.max_page_bytes", "0")),
     "deadline that cannot be met": (
         query(deadline_ms=1), refusal("deadline_exceeded", "result", "deadline_ms of 1;"),

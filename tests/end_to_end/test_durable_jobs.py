@@ -100,6 +100,40 @@ def test_a_job_that_is_not_paused_stays_as_it_is_when_resumed(job_client: Client
     assert job_client.call("job.resume", {"job_id": job_id}) == done
 
 
+def test_a_job_that_is_wanted_no_more_is_ended(tmp_path: Path, certified: Callable[[Path], Path]) -> None:
+    texts = [f"number {place}" for place in range(12_000)]
+    with RunningHost(certified(tmp_path), {"SYNAPSE_JOBS_COMMIT_S": "0"}) as host, host.client() as client:
+        running = submit(client, "work/0001", texts)["job_id"]
+        queued = submit(client, "work/0002", texts[:100])["job_id"]
+        other = submit(client, "other", texts[:100])["job_id"]
+        while client.model_status(job_id=running)["pages_available"] < 1:
+            pass
+        answer = client.job_cancel(request_key="work")
+        assert [job["job_id"] for job in answer["jobs"]] == [queued, running]
+        assert {job["state"] for job in answer["jobs"]} == {"cancelled"}
+        kept = answer["jobs"][1]["items_done"]
+        assert 0 < kept < len(texts)
+        assert client.job_cancel(request_key="work")["jobs"] == []
+        assert client.job_cancel(running) == client.model_status(job_id=running) | {
+            "module_generation": answer["module_generation"]
+        }
+        assert sum(len(page["vectors"]) for page in pages(client, running)) == kept
+        assert client.wait_for_job(running)["state"] == "cancelled"
+        assert client.wait_for_job(other)["state"] == "done", "only what was named is ended"
+        # Nobody holds the model any more, and the key goes on.
+        again = submit(client, "work/0001", texts)
+        assert (again["state"], again["items_done"]) == ("queued", kept)
+        client.job_cancel(again["job_id"])
+        client.model_unload("tiny")
+        counted = client.call("admission.status")
+        assert {name: counted[f"jobs_{name}"] for name in ("minted", "completed", "failed", "open")} == {
+            "minted": 4,
+            "completed": 1,
+            "failed": 3,
+            "open": 0,
+        }
+
+
 def test_a_cursor_behind_the_end_is_refused(job_client: Client) -> None:
     job_id = submit(job_client, "cursor")["job_id"]
     ended(job_client, job_id)

@@ -109,6 +109,32 @@ def running(host: RunningHost, texts: Path, output: Path, key: str) -> Iterator[
         yield embedding
 
 
+def test_work_is_ended_by_its_key_and_goes_on_when_it_is_wanted_again(file_host: RunningHost, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(f"long work, number {n}") + "\n" for n in range(12_000)))
+    with running(file_host, tmp_path / "in.jsonl", tmp_path / "out.npy", "unwanted") as embedding:
+        with file_host.client() as client:
+            # As it hands in one part after the other, some may come behind this.
+            ended = client.job_cancel(request_key="unwanted")["jobs"]
+        _, errors = embedding.communicate(timeout=60)
+    assert ended
+    assert {job["state"] for job in ended} == {"cancelled"}
+    assert embedding.returncode == 1
+    assert b"was cancelled; what it computed is kept, and the same request_key goes on with the rest" in errors
+    assert [file.name for file in tmp_path.iterdir()] == ["in.jsonl"]
+    nothing = run_synapse("jobs", "cancel", "--key", "unwanted", home=file_host.home)
+    assert (nothing.returncode, nothing.stdout) == (0, "no job of unwanted was open\n")
+    unchanged = run_synapse("jobs", "cancel", ended[0]["job_id"], "--json", home=file_host.home)
+    assert json.loads(unchanged.stdout)["state"] == "cancelled"
+    again = run_synapse(
+        "embed-file", str(tmp_path / "in.jsonl"), str(tmp_path / "out.npy"), "-m", "tiny", "--key", "unwanted",
+        home=file_host.home,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert np.load(tmp_path / "out.npy").shape[0] == 12_000
+    which = run_synapse("jobs", "cancel", home=file_host.home)
+    assert (which.returncode, "either a job id" in which.stderr) == (2, True)
+
+
 def test_jobs_are_listed_shown_and_read(file_host: RunningHost, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id,text\n" + "".join(f"row-{n},word {n}\n" for n in range(100)))
     done = run_synapse(

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from synapse_host.client.async_client import AsyncClient
 from synapse_host.client.blocking_client import Client
-from synapse_host.client.faults import ReplyMismatch
+from synapse_host.client.faults import JobCancelled, ReplyMismatch
 from synapse_host.client.job_parts import JobPart, job_parts
 from synapse_host.errors import (
     DeadlineExceeded,
@@ -50,12 +50,19 @@ class ResultParams(BaseModel):
     cursor: str | None = None
 
 
+class CancelParams(BaseModel):
+    """Takes a job."""
+
+    model_config = ConfigDict(extra="forbid")
+    job_id: str
+
+
 @dataclass(slots=True)
 class FakeJobs:
     """embed.batch and embed.result of a host that knows no store: ``page`` rows a page, in reversed order.
 
     ``failures`` end the first attempts at a key after a page; ``spoil`` may change a page before it is sent.
-    ``found`` rows are said to be there when a job is handed in.
+    ``found`` rows are said to be there when a job is handed in. The jobs of ``cancelled`` were ended by somebody.
     """
 
     page: int = 3
@@ -65,6 +72,7 @@ class FakeJobs:
     keys: list[str] = field(default_factory=list)
     jobs: dict[str, tuple[list[tuple[str, str]], SynapseError | None]] = field(default_factory=dict)
     waits: int = 1
+    cancelled: list[str] = field(default_factory=list)
     spoil: Callable[[dict[str, Any]], None] = lambda payload: None
 
     async def batch(self, params: BatchParams, context: RequestContext) -> Reply:
@@ -89,6 +97,8 @@ class FakeJobs:
         payload = answer.payload
         over = failure is not None or first + self.page >= len(pairs)
         payload["state"] = "running" if not over else "done" if failure is None else "failed_transient"
+        if params.job_id in self.cancelled:
+            return Reply({"state": "cancelled", "vectors": []})
         if failure is not None:
             payload["error"] = failure.to_wire()
             if failure.error_class == "permanent" and not isinstance(failure, ModuleRestarted):
@@ -98,12 +108,18 @@ class FakeJobs:
         self.spoil(payload)
         return answer
 
+    async def cancel(self, params: CancelParams, context: RequestContext) -> Reply:
+        """Note that a job is wanted no more."""
+        self.cancelled.append(params.job_id)
+        return Reply({"job_id": params.job_id, "state": "cancelled"})
+
 
 @asynccontextmanager
 async def connected(home: Path, jobs: FakeJobs) -> AsyncIterator[AsyncClient]:
     methods = [
         Method("embed.batch", "query", BatchParams, jobs.batch),
         Method("embed.result", "query", ResultParams, jobs.result),
+        Method("job.cancel", "mutate", CancelParams, jobs.cancel),
     ]
     with anyio.fail_after(DEADLINE_S):
         async with in_process_host(home, methods) as host, await AsyncClient.connect(host.socket) as client:
@@ -213,6 +229,19 @@ async def test_a_job_that_failed_for_good_raises_its_error(tmp_path: Path, failu
     async with connected(tmp_path, FakeJobs(failures=[failure])) as client:
         with pytest.raises(type(failure)):
             await client.embed_many("m", TEXTS, request_key="k", retries=retries)
+
+
+async def test_a_cancelled_job_ends_the_work_and_the_jobs_behind_it(tmp_path: Path) -> None:
+    jobs = FakeJobs(page=100, cancelled=["job-2"])
+    async with connected(tmp_path, jobs) as client:
+        parts = job_parts(((str(n), text) for n, text in enumerate(TEXTS)), max_items=3)
+        replies = client.embed_jobs("m", parts, request_key="k", retries=9)
+        assert (await anext(replies)).ids == ("0", "1", "2")
+        with pytest.raises(JobCancelled, match="job job-2 was cancelled") as ended:
+            await anext(replies)
+        assert ended.value.job_id == "job-2"
+    assert jobs.cancelled == ["job-2", "job-3", "job-4", "job-5", "job-6"], "all that were handed in, and no other"
+    assert len(jobs.keys) == 6
 
 
 def _other_digest(payload: dict[str, Any]) -> None:

@@ -207,6 +207,70 @@ async def test_a_job_that_waited_past_its_time_fails_when_its_turn_comes(book: B
     assert "50 ms" in failed.error_json
 
 
+async def test_a_job_that_is_wanted_no_more_ends_where_nobody_carries_it_out(
+    book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    queued = (await book.ledger.admit(submission("queued"))).job
+    paused = (await book.ledger.admit(submission("paused"))).job
+    running = (await book.ledger.admit(submission("running"))).job
+    await book.ledger.pause(key(paused), "handle")
+    await book.ledger.claim(key(running))
+    book.now += 7
+    for job in (queued, paused):
+        ended = await book.ledger.cancel(job.job_id)
+        assert (ended.state, ended.terminal_at_ms, ended.error_json) == ("cancelled", book.now, None)
+        assert (ended.paused_at_ms, ended.resume_deadline_ms) == (None, None)
+        assert book.texts_kept(ended) == []
+        book.now += 1
+        again = await book.ledger.cancel(job.job_id)
+        assert again.terminal_at_ms == ended.terminal_at_ms, "a job ends once"
+    assert (await book.ledger.cancel(running.job_id)).state == "running", "its executor must put it down"
+    assert await book.ledger.claim(key(queued)) is None
+    assert book.ledger.counters.to_wire() == {
+        "jobs_minted": 3,
+        "jobs_completed": 0,
+        "jobs_failed": 2,
+        "jobs_inherited": 0,
+        "jobs_open": 1,
+    }
+    closing = [record.getMessage() for record in caplog.records if "closed as" in record.getMessage()]
+    assert [line.partition(" after")[0] for line in closing] == [
+        f"job {job.job_id} of model 'm' closed as cancelled" for job in (queued, paused)
+    ]
+
+
+async def test_the_key_of_a_cancelled_job_goes_on_with_what_is_left(book: Book) -> None:
+    first = (await book.ledger.admit(submission())).job
+    await book.ledger.claim(key(first))
+    await book.ledger.commit_page(key(first), page(1))
+    await book.ledger.cancel_running(key(first))
+    assert (await book.ledger.job(first.job_id)).state == "cancelled"
+    again = await book.ledger.admit(submission())
+    assert (again.fresh, again.job.items_done, book.texts_kept(again.job)) == (True, 1, [0, 2])
+    with pytest.raises(IdempotencyConflict):
+        await book.ledger.admit(submission(texts=("other",)))
+    await book.ledger.cancel(again.job.job_id)
+    # Kept as long as the results of any job, and then gone.
+    book.now += LENGTHS.retention_ms - 1
+    assert await book.ledger.sweep() == 0
+    book.now += 1
+    assert await book.ledger.sweep() == 2
+    assert (await book.ledger.admit(submission(texts=("other",)))).fresh
+
+
+async def test_open_jobs_are_found_by_their_key_and_its_parts_alone(book: Book) -> None:
+    names = ["k_y", "k_y/0001", "k_y/0002", "k_y/12345", "k_y/x", "k_y/0001/0001", "kxy/0001", "k_y/001", "k_yz"]
+    jobs = {name: (await book.ledger.admit(submission(name))).job for name in names}
+    found = await book.ledger.open_under("k_y")
+    assert [job.request_key for job in found] == ["k_y/12345", "k_y/0002", "k_y/0001", "k_y"]
+    await book.ledger.cancel(jobs["kxy/0001"].job_id)
+    assert await book.ledger.open_under("kxy") == [], "known, and none of it is open"
+    with pytest.raises(InvalidRequest, match="'k%y'") as refusal:
+        await book.ledger.open_under("k%y")
+    assert refusal.value.details == {"request_key": "k%y"}
+
+
 async def test_a_paused_job_waits_for_its_login_and_goes_on(book: Book) -> None:
     job = (await book.ledger.admit(submission())).job
     await book.ledger.claim(key(job))
@@ -315,7 +379,10 @@ async def test_so_many_jobs_are_open_at_once(tmp_path: Path) -> None:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["admit", "claim", "page", "finish", "crash", "quarantine", "pause", "resume", "wait", "sweep", "reboot"]
+            [
+                *("admit", "claim", "page", "finish", "crash", "quarantine", "pause", "resume", "cancel", "put_down"),
+                *("wait", "sweep", "reboot"),
+            ]
         ),
         st.integers(0, 2),
         st.booleans(),
@@ -380,5 +447,7 @@ async def _to_job(ledger: JobLedger, what: str, job: JobRow) -> None:
         "quarantine": lambda: ledger.fail(key(job), ProbeRequired("quarantined")),
         "pause": lambda: ledger.pause(key(job), "handle"),
         "resume": lambda: ledger.resume(job.job_id),
+        "cancel": lambda: ledger.cancel(job.job_id),
+        "put_down": lambda: ledger.cancel_running(key(job)),
     }
     await steps[what]()

@@ -40,7 +40,13 @@ async def test_every_status_shows_it_until_the_job_has_ended(
 ) -> None:
     async with job_bench(tmp_path / "store.sqlite3") as bench:
         service = JobService(
-            bench.ledger, bench.dispatcher.enqueue, bench.dispatcher.held_up_by, AliasTable(), 1 << 20, 1 << 24
+            bench.ledger,
+            bench.dispatcher.enqueue,
+            bench.dispatcher.cancel,
+            bench.dispatcher.held_up_by,
+            AliasTable(),
+            1 << 20,
+            1 << 24,
         )
         job_id = await stuck_job(bench, monkeypatch)
         status = await service.status_of(job_id)
