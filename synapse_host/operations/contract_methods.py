@@ -60,3 +60,5 @@ CONTRACT_METHODS: Mapping[str, MethodKind] = {
     **dict.fromkeys(_QUERIES, "query"),
     **dict.fromkeys(_MUTATIONS, "mutate"),
 }
+#: The same for methods of ours beside the contract's (docs/explanation/deliberate-deviations.md).
+ADDED_METHODS: Mapping[str, MethodKind] = {"job.cancel": "mutate"}

@@ -69,8 +69,13 @@ class JobBench:
         return admission
 
     async def ended(self, job_id: str) -> JobRow:
-        """Wait until a job has ended; raises ``TimeoutError``."""
-        return await self.when(job_id, lambda job: JobState(job.state).terminal)
+        """Wait until a job has ended and was counted; raises ``TimeoutError``."""
+        job = await self.when(job_id, lambda job: JobState(job.state).terminal)
+        with anyio.fail_after(PATIENCE_S):
+            # The row is there for a moment before the count: its writer has yet to come back to the event loop.
+            while self.ledger.counters.open != sum((await self.ledger.open_by_state()).values()):
+                await anyio.lowlevel.checkpoint()
+        return job
 
     async def when(self, job_id: str, condition: Callable[[JobRow], bool]) -> JobRow:
         """Wait until a job is as wanted; raises ``TimeoutError``."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from synapse_host.host import open_host
 from synapse_host.operations.constraints import Constraints
-from synapse_host.operations.contract_methods import CONTRACT_METHODS
+from synapse_host.operations.contract_methods import ADDED_METHODS, CONTRACT_METHODS
 from synapse_host.operations.registry import Method
 from synapse_host.settings import load_settings
 
@@ -63,8 +63,10 @@ def test_every_served_method_has_a_section_and_no_other_has_one() -> None:
     assert {heading for heading in sections() if "." in heading} == set(served())
 
 
-def test_served_methods_are_those_of_the_contract() -> None:
-    assert set(served()) <= set(CONTRACT_METHODS)
+def test_served_methods_are_those_of_the_contract_and_named_additions() -> None:
+    assert set(served()) - set(CONTRACT_METHODS) == set(ADDED_METHODS)
+    deviations = (Path(__file__).parents[2] / "docs" / "explanation" / "deliberate-deviations.md").read_text("utf-8")
+    assert all(f"`{name}`" in deviations for name in ADDED_METHODS)
 
 
 @pytest.mark.parametrize("name", sorted(served()))

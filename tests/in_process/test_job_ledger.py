@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlmodel import Session
 
 from synapse_host.errors import (
     EngineCrashed,
@@ -26,57 +22,13 @@ from synapse_host.errors import (
     QueueFull,
     StoreFailure,
 )
-from synapse_host.jobs.clocks import ClockLengths
-from synapse_host.jobs.counters import JobCounters
 from synapse_host.jobs.job_state import OPEN, JobState
 from synapse_host.jobs.ledger import JobLedger
-from synapse_host.jobs.pages import Page, PageBuilder
-from synapse_host.jobs.request_digest import request_digest
-from synapse_host.jobs.spool import SpooledItems
-from synapse_host.jobs.submission import Submission
 from synapse_host.store import job_store
-from synapse_host.store.database import Store
 from synapse_host.store.job_tables import JobRow
-from synapse_host.tokenization.model_tokenizer import EncodedText
+from synapse_host.testing.job_book import DAY_MS, Book, key, page, submission
 
 pytestmark = pytest.mark.anyio
-LENGTHS = ClockLengths(execution_ms=1000, retention_ms=500, resume_ms=300)
-DAY_MS = 1_000_000
-
-
-class Book:
-    """A ledger with a clock of the test's; ``reboot`` is the next process on the same store."""
-
-    def __init__(self, path: Path, **options: Any) -> None:
-        self.store = Store.open(path)
-        self.now = DAY_MS
-        self.generation = 0
-        self.options = {"lengths": LENGTHS, **options}
-        self.reboot()
-
-    def reboot(self) -> None:
-        self.generation += 1
-        self.ledger = JobLedger(
-            self.store,
-            JobCounters(),
-            module_generation=self.generation,
-            now_ms=lambda: self.now,
-            **self.options,
-        )
-
-    def open_rows(self) -> int:
-        return self.store.look(lambda session: sum(job_store.open_by_state(session).values()))
-
-    def texts_kept(self, job: JobRow) -> list[int]:
-        """Ordinals of the texts that wait in the store for a job."""
-
-        def look(session: Session) -> list[int]:
-            found: list[int] = []
-            while (chunk := job_store.input_chunk(session, key(job), len(found) and 1)) is not None and not found:
-                found = SpooledItems.read(chunk).ordinals
-            return sorted(found)
-
-        return self.store.look(look)
 
 
 @pytest.fixture
@@ -84,35 +36,6 @@ def book(tmp_path: Path) -> Iterator[Book]:
     opened = Book(tmp_path / "synapse.sqlite3")
     yield opened
     opened.store.close()
-
-
-def key(job: JobRow) -> int:
-    assert job.job_pk is not None
-    return job.job_pk
-
-
-def submission(name: str = "k", texts: tuple[str, ...] = ("a", "bb", "ccc"), **changes: Any) -> Submission:
-    ids = [f"id-{at}" for at in range(len(texts))]
-    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-    digest = request_digest("embed.batch", "m", {}, ids, hashes)
-    facts: dict[str, Any] = {
-        "request_key": name,
-        "request_digest": digest,
-        "model_id": "m",
-        "fingerprint": "f" * 64,
-        "identity": {"fingerprint": "f" * 64},
-        "item_ids": ids,
-        "texts": list(texts),
-    }
-    return Submission(**{**facts, **changes})
-
-
-def page(*ordinals: int) -> Page:
-    builder = PageBuilder(1)
-    for ordinal in ordinals:
-        row = EncodedText([1], 1, 1, False, "0" * 64, "0" * 64)
-        builder.add([ordinal], [f"id-{ordinal}"], [row], struct.pack("<f", ordinal + 1))
-    return builder.page()
 
 
 async def test_a_new_key_begins_a_job_and_the_same_content_attaches(book: Book) -> None:
@@ -205,70 +128,6 @@ async def test_a_job_that_waited_past_its_time_fails_when_its_turn_comes(book: B
     assert failed.error_json is not None
     assert "deadline_exceeded" in failed.error_json
     assert "50 ms" in failed.error_json
-
-
-async def test_a_job_that_is_wanted_no_more_ends_where_nobody_carries_it_out(
-    book: Book, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    queued = (await book.ledger.admit(submission("queued"))).job
-    paused = (await book.ledger.admit(submission("paused"))).job
-    running = (await book.ledger.admit(submission("running"))).job
-    await book.ledger.pause(key(paused), "handle")
-    await book.ledger.claim(key(running))
-    book.now += 7
-    for job in (queued, paused):
-        ended = await book.ledger.cancel(job.job_id)
-        assert (ended.state, ended.terminal_at_ms, ended.error_json) == ("cancelled", book.now, None)
-        assert (ended.paused_at_ms, ended.resume_deadline_ms) == (None, None)
-        assert book.texts_kept(ended) == []
-        book.now += 1
-        again = await book.ledger.cancel(job.job_id)
-        assert again.terminal_at_ms == ended.terminal_at_ms, "a job ends once"
-    assert (await book.ledger.cancel(running.job_id)).state == "running", "its executor must put it down"
-    assert await book.ledger.claim(key(queued)) is None
-    assert book.ledger.counters.to_wire() == {
-        "jobs_minted": 3,
-        "jobs_completed": 0,
-        "jobs_failed": 2,
-        "jobs_inherited": 0,
-        "jobs_open": 1,
-    }
-    closing = [record.getMessage() for record in caplog.records if "closed as" in record.getMessage()]
-    assert [line.partition(" after")[0] for line in closing] == [
-        f"job {job.job_id} of model 'm' closed as cancelled" for job in (queued, paused)
-    ]
-
-
-async def test_the_key_of_a_cancelled_job_goes_on_with_what_is_left(book: Book) -> None:
-    first = (await book.ledger.admit(submission())).job
-    await book.ledger.claim(key(first))
-    await book.ledger.commit_page(key(first), page(1))
-    await book.ledger.cancel_running(key(first))
-    assert (await book.ledger.job(first.job_id)).state == "cancelled"
-    again = await book.ledger.admit(submission())
-    assert (again.fresh, again.job.items_done, book.texts_kept(again.job)) == (True, 1, [0, 2])
-    with pytest.raises(IdempotencyConflict):
-        await book.ledger.admit(submission(texts=("other",)))
-    await book.ledger.cancel(again.job.job_id)
-    # Kept as long as the results of any job, and then gone.
-    book.now += LENGTHS.retention_ms - 1
-    assert await book.ledger.sweep() == 0
-    book.now += 1
-    assert await book.ledger.sweep() == 2
-    assert (await book.ledger.admit(submission(texts=("other",)))).fresh
-
-
-async def test_open_jobs_are_found_by_their_key_and_its_parts_alone(book: Book) -> None:
-    names = ["k_y", "k_y/0001", "k_y/0002", "k_y/12345", "k_y/x", "k_y/0001/0001", "kxy/0001", "k_y/001", "k_yz"]
-    jobs = {name: (await book.ledger.admit(submission(name))).job for name in names}
-    found = await book.ledger.open_under("k_y")
-    assert [job.request_key for job in found] == ["k_y/12345", "k_y/0002", "k_y/0001", "k_y"]
-    await book.ledger.cancel(jobs["kxy/0001"].job_id)
-    assert await book.ledger.open_under("kxy") == [], "known, and none of it is open"
-    with pytest.raises(InvalidRequest, match="'k%y'") as refusal:
-        await book.ledger.open_under("k%y")
-    assert refusal.value.details == {"request_key": "k%y"}
 
 
 async def test_a_paused_job_waits_for_its_login_and_goes_on(book: Book) -> None:

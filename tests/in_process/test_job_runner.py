@@ -12,7 +12,6 @@ import pytest
 
 from synapse_host.errors import (
     EngineCrashed,
-    InvalidRequest,
     ModelLoading,
     NotCertified,
     StoreFailure,
@@ -207,99 +206,6 @@ async def test_a_job_that_runs_out_of_time_keeps_what_it_has(path: Path) -> None
         failed = await bench.ended(job.job_id)
         assert (failed.state, error_of(failed)["code"]) == ("failed_transient", "deadline_exceeded")
         assert (failed.items_done, len(await bench.vectors(job.job_id))) == (8, 8)
-
-
-async def begun(lane: NoOpLane) -> None:
-    """Wait until one group is computed and the next is on the device."""
-    with anyio.fail_after(10):
-        await lane.entered.wait()
-        gate, lane.hold = lane.hold, anyio.Event()
-        assert gate is not None
-        gate.set()
-        while not lane.computed:
-            await anyio.lowlevel.checkpoint()
-    await anyio.wait_all_tasks_blocked()
-
-
-async def test_a_running_job_that_is_wanted_no_more_keeps_what_is_computed(path: Path) -> None:
-    lane = NoOpLane()
-    async with job_bench(path, lane) as bench:
-        lane.hold = anyio.Event()
-        job = (await bench.submit(numbered("k", 24))).job
-        behind = (await bench.submit(numbered("behind", 9))).job
-        await begun(lane)
-        with anyio.fail_after(10):
-            ended = await bench.dispatcher.cancel(job.job_id)
-        assert (ended.state, ended.items_done, ended.error_json) == ("cancelled", 8, None)
-        assert "error" not in job_status(ended)
-        assert await bench.vectors(job.job_id) == {item: named_vector(item, 4) for item in lane.computed[0]}
-        assert await bench.ledger.inputs(job.job_pk or 0, 0) is None, "its texts are not kept"
-        assert (await bench.dispatcher.cancel(job.job_id)).terminal_at_ms == ended.terminal_at_ms
-        # The lane is free for the next one.
-        assert lane.hold is not None
-        lane.hold.set()
-        assert (await bench.ended(behind.job_id)).state == "done"
-        # The same key goes on.
-        computed = len(lane.computed)
-        again = (await bench.submit(numbered("k", 24))).job
-        assert (await bench.ended(again.job_id)).state == "done"
-        assert sum(map(len, lane.computed[computed:])) == 16
-        assert await bench.vectors(again.job_id) == expected("k", range(24))
-        assert bench.ledger.counters.to_wire() == {
-            "jobs_minted": 3,
-            "jobs_completed": 2,
-            "jobs_failed": 1,
-            "jobs_inherited": 0,
-            "jobs_open": 0,
-        }
-
-
-async def test_a_queued_job_that_is_wanted_no_more_is_never_begun(path: Path) -> None:
-    lane = NoOpLane()
-    async with job_bench(path, lane) as bench:
-        lane.hold = anyio.Event()
-        first = (await bench.submit(numbered("first", 8))).job
-        queued = (await bench.submit(numbered("queued", 8))).job
-        assert (await bench.dispatcher.cancel(queued.job_id)).state == "cancelled"
-        lane.hold.set()
-        assert (await bench.ended(first.job_id)).state == "done"
-        last = (await bench.submit(numbered("last", 8))).job
-        await bench.ended(last.job_id)
-        assert [group[0].split("-")[0] for group in lane.computed] == ["first", "last"]
-        with pytest.raises(InvalidRequest, match="no job 'never'"):
-            await bench.dispatcher.cancel("never")
-
-
-async def test_a_job_that_waits_for_its_lane_to_load_can_be_ended(path: Path) -> None:
-    lane = NoOpLane()
-    lane.load_refusals = [ModelLoading("being replaced", retry_after_ms=3_600_000)]
-    async with job_bench(path, lane) as bench:
-        job = (await bench.submit(numbered("k", 9))).job
-        await bench.when(job.job_id, lambda job: job.state == "running" and not lane.load_refusals)
-        with anyio.fail_after(10):
-            assert (await bench.dispatcher.cancel(job.job_id)).state == "cancelled"
-        assert (lane.holders, lane.computed) == ([], [])
-
-
-@pytest.mark.parametrize("turns", [*range(0, 60, 6), 100, 200, 400, 800, 1600])
-async def test_whenever_a_job_is_cancelled_it_ends_once_and_whole(path: Path, turns: int) -> None:
-    """Cancelled after any number of turns of the event loop, in every state it goes through."""
-    async with job_bench(path, limits=SMALL_PAGES) as bench:
-        job = (await bench.submit(numbered("k", 40))).job
-        for _ in range(turns):
-            await anyio.lowlevel.checkpoint()
-        with anyio.fail_after(10):
-            ended = await bench.dispatcher.cancel(job.job_id)
-        assert ended.state in ("cancelled", "done")
-        kept = await bench.vectors(job.job_id)
-        assert len(kept) == ended.items_done
-        assert (await bench.ledger.job(job.job_id)).state == ended.state
-        assert bench.ledger.counters.open == 0
-        bench.lane.computed.clear()
-        again = (await bench.submit(numbered("k", 40))).job
-        assert (await bench.ended(again.job_id)).state == "done"
-        assert sum(map(len, bench.lane.computed)) == 40 - len(kept), "nothing is computed twice"
-        assert await bench.vectors(again.job_id) == expected("k", range(40))
 
 
 async def test_a_host_that_stops_commits_what_it_computed(path: Path) -> None:

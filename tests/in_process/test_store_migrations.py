@@ -322,39 +322,6 @@ def test_a_version_1_file_is_brought_up_with_its_rows(path: Path, monkeypatch: p
     assert schema(path) == SCHEMAS[migrations.LATEST_VERSION]
 
 
-def test_jobs_of_a_version_7_file_are_kept_and_may_be_cancelled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = store_of_version(path, 7, monkeypatch)
-    old.close()
-    connection = sqlite3.connect(path)
-    connection.execute("INSERT INTO job_works VALUES (1, 'k', ?, 'f', 2, 1, 1, 1)", ("0" * 64,))
-    identity = (1, "embed-1-1", 1, "embed.batch", "k", "0" * 64, 1)
-    row = (*identity, "running", "m", "f", "{}", 2, 1, 1, 5, 6, 7, 8, None, None, None, None, None)
-    connection.execute(f"INSERT INTO jobs VALUES ({','.join('?' * len(row))})", row)
-    connection.execute("INSERT INTO job_inputs VALUES (1, 0, x'5b5d')")
-    with pytest.raises(sqlite3.IntegrityError):
-        connection.execute("UPDATE jobs SET state = 'cancelled', terminal_at_ms = 9")
-    connection.commit()
-    indexes = _indexes(connection)
-    connection.close()
-
-    Store.open(path).close()
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA foreign_keys = ON")
-    assert connection.execute("SELECT * FROM jobs").fetchall() == [row]
-    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    assert _indexes(connection) == indexes
-    connection.execute("UPDATE jobs SET state = 'cancelled', terminal_at_ms = 9")
-    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
-        connection.execute("DELETE FROM jobs")
-    connection.close()
-
-
-def _indexes(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    return connection.execute(
-        "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'jobs' ORDER BY name"
-    ).fetchall()
-
-
 def test_opening_twice_changes_nothing(path: Path) -> None:
     Store.open(path).close()
     before = schema(path)
