@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from synapse_vulkan import plugin
 from synapse_vulkan.measuring import speed_of
+from synapse_vulkan.opening import open_runtime
 from synapse_vulkan.product import VARIANTS
-from synapse_vulkan.runtime import Runtime, open_runtime
+from synapse_vulkan.runtime import Runtime
 from tokenizers import Tokenizer
 
 from benchmarks.corpus import TEXTS, docstrings

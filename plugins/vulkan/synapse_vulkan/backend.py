@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,9 +19,12 @@ from synapse_host.owned_engine.weights import CheckpointWeights
 from synapse_vulkan.arena import aligned, arena_size, plan
 from synapse_vulkan.attention_shape import shape_for
 from synapse_vulkan.device import Buffer
+from synapse_vulkan.device_facts import DeviceFacts
+from synapse_vulkan.opening import open_runtime
 from synapse_vulkan.recording import WORD, Outside, OutsideName, Recording, contiguous
+from synapse_vulkan.recordings import Recordings
 from synapse_vulkan.replay import Places, Region, Replay
-from synapse_vulkan.runtime import Runtime, open_runtime
+from synapse_vulkan.runtime import Runtime
 from synapse_vulkan.vulkan_ops import VulkanOps
 from synapse_vulkan.weight_memory import WeightMemory
 
@@ -29,7 +33,11 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 
 
 class VulkanBackend:
-    """The executables of one model: one a shape, all over the same weights, arenas and mapped inputs."""
+    """The executables of one model: one a shape, all over the same weights, arenas and mapped inputs.
+
+    An executable is small; its recording, which holds what lies on the device for a shape, is kept in ``recordings``
+    for as long as there is room and made anew where it was not.
+    """
 
     static_shapes = True
 
@@ -37,17 +45,25 @@ class VulkanBackend:
         self._runtime = runtime
         self._device = runtime.device
         self.weights = WeightMemory(self._device, weights, max_tokens=max_tokens, half=half)
+        self.recordings = Recordings()
         self._tokens = max(TOKEN_BUDGET, max_tokens)
         self._memories: dict[tuple[str, int], Buffer] = {}
-        self._replays: list[Replay] = []
         self._closed = False
 
     def executable(self, key: ExecutableKey, build: Build) -> Executable:
         assert key.shape is not None, "an executable here has one shape"
+        replayed = ReplayedSegment(self.recordings, key, lambda: self._record(key, build))
+        # A tensor that is missing shows now.
+        replayed.replay()
+        return replayed
+
+    def _record(self, key: ExecutableKey, build: Build) -> Recorded:
+        """Run the family's code over operations that record, and make what it left ready to be replayed."""
+        assert key.shape is not None, "an executable here has one shape"
         texts, positions = key.shape
         recording = Recording()
         attention = shape_for(self._device.facts.kind)
-        ops = VulkanOps(self.weights, recording, self._runtime.variant, attention)
+        ops = VulkanOps(self.weights, recording, self._runtime.products, attention)
         outside: dict[OutsideName, Region] = self._inputs()
         hidden = None
         if not key.segment.has_stem:
@@ -64,19 +80,12 @@ class VulkanBackend:
             made = ops.hand_over(made)
         if hidden is not None or not key.segment.has_head:
             outside["hidden"] = self._memory("hidden", WORD * texts * positions * key.width)
-        self._check_sizes(recording, positions)
+        check_sizes(recording, self._device.facts, positions)
         layout = plan(recording.lives())
         arena = self._memory("arena", layout.size)[0]
-        replay = Replay(
-            self._device,
-            self._runtime.kernels,
-            recording,
-            Places(arena, layout, outside),
-            work_limit=self._runtime.work_limit,
-        )
-        self._replays.append(replay)
-        width = made.width if key.segment.has_head else None
-        return ReplayedSegment(replay, outside, key.shape, width)
+        places = Places(arena, layout, outside)
+        replay = Replay(self._device, self._runtime.kernels, recording, places, self._runtime.pace)
+        return Recorded(replay, outside, made.width if key.segment.has_head else None)
 
     def between_segments(self) -> None:
         """Arenas are shared by every executable, so nothing is held to give back."""
@@ -85,23 +94,11 @@ class VulkanBackend:
         if self._closed:
             return
         self._closed = True
-        for replay in self._replays:
-            replay.close()
+        self.recordings.close()
         for buffer in self._memories.values():
             self._device.free(buffer)
-        self._replays.clear()
         self._memories.clear()
         self.weights.close()
-
-    def _check_sizes(self, recording: Recording, positions: int) -> None:
-        limit = self._device.facts.limits.storage_bytes
-        largest = WORD * max(value.size for value in recording.values)
-        if largest > limit:
-            raise PluginError(
-                "invalid_request",
-                f"rows of {positions} tokens need {largest} bytes in one buffer and {self._device.facts.name!r} takes "
-                f"{limit}; send shorter ones",
-            )
 
     def _inputs(self) -> dict[OutsideName, Region]:
         """Token ids, counts and kinds, mapped; the same for every executable."""
@@ -120,6 +117,25 @@ class VulkanBackend:
             make = self._device.device_buffer if name in ("arena", "hidden") else self._device.host_buffer
             self._memories[name, size] = make(size)
         return self._memories[name, size], 0, aligned(needed)
+
+
+def check_sizes(recording: Recording, facts: DeviceFacts, positions: int) -> None:
+    """Refuse, with invalid_request, rows whose values or workgroups pass a limit of the device."""
+    limit = min(facts.limits.storage_bytes, 4 * WORD * facts.limits.texels)
+    largest = WORD * max(value.size for value in recording.values)
+    if largest > limit:
+        raise PluginError(
+            "invalid_request",
+            f"rows of {positions} tokens need {largest} bytes in one buffer and {facts.name!r} takes {limit}; send "
+            "shorter ones",
+        )
+    groups = max(max(step.groups) for step in recording.steps)
+    if groups > facts.limits.groups:
+        raise PluginError(
+            "invalid_request",
+            f"rows of {positions} tokens need {groups} workgroups and {facts.name!r} runs {facts.limits.groups}; send "
+            "shorter ones",
+        )
 
 
 class NewBackends:
@@ -148,28 +164,50 @@ def closed_on_failure() -> Iterator[NewBackends]:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recording made ready: where its inputs and its result lie, ``width`` numbers a text or None for no result."""
+
+    replay: Replay
+    outside: Mapping[OutsideName, Region]
+    width: int | None
+
+
 class ReplayedSegment(ReportingExecutable):
     """One executable: what the host does of a forward is copy in, submit, wait and copy out."""
 
-    def __init__(
-        self, replay: Replay, outside: dict[OutsideName, Region], shape: tuple[int, int], width: int | None
-    ) -> None:
-        self._replay = replay
-        texts, positions = shape
-        self._ids = _numbers(outside["ids"], np.int32, texts * positions)
-        self._kinds = _numbers(outside["kinds"], np.int32, texts * positions)
-        self._counts = _numbers(outside["counts"], np.int32, texts)
+    def __init__(self, recordings: Recordings, key: ExecutableKey, record: Callable[[], Recorded]) -> None:
+        self._recordings = recordings
+        self._key = key
+        self._record = record
         self._result: Float32 | None = None
-        if width is not None:
-            self._result = _numbers(outside["result"], np.float32, texts * width).reshape(texts, width)
+
+    def replay(self) -> Replay:
+        """The recording, made anew where it was not kept."""
+        return self._recordings.get(self._key, self._recorded)
 
     def __call__(self, ids: Int32, counts: Int32, hidden: object | None = None, kinds: Int32 | None = None) -> Any:
+        replay = self.replay()
         self._ids[:] = ids.reshape(-1)
         self._counts[:] = counts
         if kinds is not None:
             self._kinds[:] = kinds.reshape(-1)
-        self._replay.run(self.done)
+        replay.run(self.done)
+        if replay.stale:
+            self._recordings.drop(self._key)
         return None if self._result is None else self._result.copy()
+
+    def _recorded(self) -> Replay:
+        recorded = self._record()
+        texts, positions = self._key.shape or (0, 0)
+        outside = recorded.outside
+        self._ids = _numbers(outside["ids"], np.int32, texts * positions)
+        self._kinds = _numbers(outside["kinds"], np.int32, texts * positions)
+        self._counts = _numbers(outside["counts"], np.int32, texts)
+        if recorded.width is not None:
+            flat = _numbers(outside["result"], np.float32, texts * recorded.width)
+            self._result = flat.reshape(texts, recorded.width)
+        return recorded.replay
 
 
 def _numbers(region: Region, dtype: type[np.generic], count: int) -> Any:

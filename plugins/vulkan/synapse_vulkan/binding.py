@@ -26,7 +26,8 @@ _RESULTS = {
     -12: "VK_ERROR_FRAGMENTED_POOL",
     -13: "VK_ERROR_UNKNOWN",
 }
-_NO_MEMORY = (-1, -2)
+#: Host and device out of memory.
+NO_MEMORY = (-1, -2)
 _DEVICE_LOST = -4
 SUCCESS = 0
 TIMEOUT = 2
@@ -89,6 +90,6 @@ def _raise(result: int, call: str) -> NoReturn:
     name = _RESULTS.get(result, f"VkResult {result}")
     if result == _DEVICE_LOST:
         raise DeviceLost(f"{call}: {name}; the device reset or was removed, and what was on it is lost")
-    if result in _NO_MEMORY:
+    if result in NO_MEMORY:
         raise DeviceMemoryFull(f"{call}: {name}; unload a model or load a smaller one")
     raise VulkanFault(f"{call}: {name}")

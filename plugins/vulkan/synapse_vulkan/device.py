@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from synapse_vulkan.binding import DeviceMemoryFull, VulkanFault, check, open_binding
+from synapse_vulkan.binding import NO_MEMORY, DeviceMemoryFull, VulkanFault, check, open_binding
 from synapse_vulkan.device_facts import DeviceFacts, choose
 from synapse_vulkan.instance import compute_family, create_instance, physical_devices, read_facts
+from synapse_vulkan.memory_types import MemoryType, read_memories
 
 #: Nanoseconds one wait for a fence may take before it is asked again; a device that hangs is the driver's to reset.
 _WAIT_NS = 1_000_000_000
@@ -16,11 +17,16 @@ _WAIT_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer over the whole of one allocation; ``mapped`` is its memory where the host sees it."""
+    """A buffer over the whole of one allocation; ``mapped`` is its memory where the host sees it.
+
+    ``taken`` are the bytes that its allocation takes of the heap ``heap``.
+    """
 
     handle: Any
     memory: Any
     size: int
+    taken: int
+    heap: int
     mapped: memoryview | None = None
 
 
@@ -35,8 +41,10 @@ class Device:
         self.instance = create_instance(layers, extensions, chain)
         self._physical, self.facts = _chosen(self.instance)
         self._family = compute_family(self._physical)
-        self._memory = self.ffi.new("VkPhysicalDeviceMemoryProperties*")
-        self.lib.vkGetPhysicalDeviceMemoryProperties(self._physical, self._memory)
+        memory = self.ffi.new("VkPhysicalDeviceMemoryProperties*")
+        self.lib.vkGetPhysicalDeviceMemoryProperties(self._physical, memory)
+        self._memories = read_memories(memory)
+        self._taken = [0] * len(self._memories.heaps)
         self.handle = self._open()
         queue = self.ffi.new("VkQueue*")
         self.lib.vkGetDeviceQueue(self.handle, self._family, 0, queue)
@@ -52,21 +60,21 @@ class Device:
         """``size`` bytes in the device's own memory; mapped where the host sees that memory.
 
         Raises:
-            DeviceMemoryFull: the heap has no room.
+            DeviceMemoryFull: the heap has no room, or the device makes no allocation as large.
 
         """
-        local = self.vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
-        return self._buffer(size, (local | self._host_bits, local))
+        return self._buffer(size, self._memories.for_device)
 
     def host_buffer(self, size: int) -> Buffer:
         """``size`` bytes that the host sees mapped and the device reads and writes over its bus."""
-        return self._buffer(size, (self._host_bits | self.vk.VK_MEMORY_PROPERTY_HOST_CACHED_BIT, self._host_bits))
+        return self._buffer(size, self._memories.for_host)
 
     def free(self, buffer: Buffer) -> None:
         """Destroy the buffer and free its memory; a view of ``mapped`` must not be used afterwards."""
         self.lib.vkDestroyBuffer(self.handle, buffer.handle, self._null)
         self.lib.vkFreeMemory(self.handle, buffer.memory, self._null)
         self.allocated -= buffer.size
+        self._taken[buffer.heap] -= buffer.taken
 
     # --- work ------------------------------------------------------------------------------------------------
 
@@ -122,11 +130,6 @@ class Device:
 
     # --- pieces ----------------------------------------------------------------------------------------------
 
-    @property
-    def _host_bits(self) -> int:
-        bits: int = self.vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | self.vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-        return bits
-
     def _open(self) -> Any:
         priority = self.ffi.new("float[1]", [1.0])
         queue = self.ffi.new(
@@ -156,7 +159,13 @@ class Device:
         check(getattr(self.lib, f"vkCreate{kind}")(self.handle, info, self._null, made), f"vkCreate{kind}")
         return made[0]
 
-    def _buffer(self, size: int, wishes: Sequence[int]) -> Buffer:
+    def _buffer(self, size: int, types_for: Callable[[int], Sequence[MemoryType]]) -> Buffer:
+        most = self.facts.limits.allocation_bytes
+        if size > most:
+            raise DeviceMemoryFull(
+                f"{size} bytes are more than the {most} that {self.facts.name!r} gives at once; load a smaller model, "
+                "or one with a smaller max_tokens"
+            )
         vk = self.vk
         usage = (
             vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
@@ -170,38 +179,38 @@ class Device:
         needs = self.ffi.new("VkMemoryRequirements*")
         self.lib.vkGetBufferMemoryRequirements(self.handle, handle, needs)
         try:
-            memory, visible = self._allocate(needs, wishes)
+            memory, kind = self._allocate(needs, types_for(needs.memoryTypeBits))
         except BaseException:
             self.destroy("Buffer", handle)
             raise
         check(self.lib.vkBindBufferMemory(self.handle, handle, memory, 0), "vkBindBufferMemory")
         self.allocated += size
-        return Buffer(handle, memory, size, self._map(memory, size) if visible else None)
+        self._taken[kind.heap] += needs.size
+        mapped = self._map(memory, size) if kind.mappable else None
+        return Buffer(handle, memory, size, needs.size, kind.heap, mapped)
 
-    def _allocate(self, needs: Any, wishes: Sequence[int]) -> tuple[Any, bool]:
-        # Some drivers promise more than there is and swap; what we hold never passes the heap.
-        if self.allocated + needs.size > self.facts.memory_mb * 2**20:
-            raise self._full(needs.size)
-        for wish in wishes:
-            for place in range(self._memory.memoryTypeCount):
-                flags = self._memory.memoryTypes[place].propertyFlags
-                if needs.memoryTypeBits & (1 << place) and flags & wish == wish:
-                    fields = {
-                        "sType": self.vk.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
-                        "allocationSize": needs.size,
-                        "memoryTypeIndex": place,
-                    }
-                    made = self.ffi.new("VkDeviceMemory*")
-                    info = self.ffi.new("VkMemoryAllocateInfo*", fields)
-                    result = self.lib.vkAllocateMemory(self.handle, info, self._null, made)
-                    if result == 0:
-                        return made[0], flags & self._host_bits == self._host_bits
+    def _allocate(self, needs: Any, types: Sequence[MemoryType]) -> tuple[Any, MemoryType]:
+        for kind in types:
+            # Some drivers promise more than there is and swap; what we hold never passes the heap.
+            if self._taken[kind.heap] + needs.size > self._memories.heaps[kind.heap]:
+                continue
+            fields = {
+                "sType": self.vk.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                "allocationSize": needs.size,
+                "memoryTypeIndex": kind.place,
+            }
+            made = self.ffi.new("VkDeviceMemory*")
+            info = self.ffi.new("VkMemoryAllocateInfo*", fields)
+            result = self.lib.vkAllocateMemory(self.handle, info, self._null, made)
+            if result not in NO_MEMORY:
+                check(result, "vkAllocateMemory")
+                return made[0], kind
         raise self._full(needs.size)
 
     def _full(self, size: int) -> DeviceMemoryFull:
         return DeviceMemoryFull(
-            f"no {size} bytes of memory left on {self.facts.name!r}: {self.allocated} of its {self.facts.memory_mb} MB "
-            "are taken here; unload a model or load a smaller one"
+            f"no {size} bytes of memory left on {self.facts.name!r}: {self.allocated} bytes are taken here and its "
+            f"memory has {self.facts.memory_mb} MB; unload a model or load a smaller one"
         )
 
     def _map(self, memory: Any, size: int) -> memoryview:

@@ -11,6 +11,8 @@ from synapse_vulkan.device_facts import DeviceFacts, DeviceKind, Limits
 
 _KINDS: dict[int, DeviceKind] = {1: "integrated", 2: "discrete", 3: "virtual", 4: "software"}
 _APPLICATION = b"synapse-host"
+#: The least ``maxMemoryAllocationSize`` a device may have.
+_PROMISED_ALLOCATION = 2**30
 
 
 def version_number(major: int, minor: int) -> int:
@@ -94,8 +96,27 @@ def read_facts(handle: Any) -> DeviceFacts:
             storage_alignment=limits.minStorageBufferOffsetAlignment,
             groups=min(limits.maxComputeWorkGroupCount[axis] for axis in range(3)),
             texels=limits.maxTexelBufferElements,
+            group_width=limits.maxComputeWorkGroupSize[0],
+            storage_buffers=min(limits.maxPerStageDescriptorStorageBuffers, limits.maxDescriptorSetStorageBuffers),
+            allocation_bytes=_largest_allocation(handle, properties.apiVersion),
         ),
     )
+
+
+def _largest_allocation(handle: Any, api: int) -> int:
+    """Bytes of the largest allocation; what the specification promises where the device is too old to be asked."""
+    if api < version_number(1, 1):
+        return _PROMISED_ALLOCATION
+    vk = open_binding()
+    about = vk.ffi.new(
+        "VkPhysicalDeviceMaintenance3Properties*",
+        {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES},
+    )
+    asked = vk.ffi.new(
+        "VkPhysicalDeviceProperties2*", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, "pNext": about}
+    )
+    vk.lib.vkGetPhysicalDeviceProperties2(handle, asked)
+    return int(about.maxMemoryAllocationSize)
 
 
 def _driver(handle: Any, properties: Any) -> str:

@@ -1,40 +1,81 @@
-"""Which variant of the product is fastest on an opened device: each is run on the same numbers, held and timed."""
+"""How fast an opened device computes: every variant of the product and attention, each held against what is right."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from synapse_host.ops.tensor_ops import Batch
 from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
 from synapse_vulkan.arena import plan
+from synapse_vulkan.attention_shape import shape_for
 from synapse_vulkan.binding import VulkanFault
-from synapse_vulkan.product import VARIANTS, Variant
+from synapse_vulkan.pace import Pace
+from synapse_vulkan.product import FEW_ROWS, VARIANTS, Products, Variant, candidates
 from synapse_vulkan.recording import Outside, Recording, View, contiguous
 from synapse_vulkan.replay import Places, Replay
 from synapse_vulkan.runtime import Runtime
 from synapse_vulkan.vulkan_ops import VulkanOps
 from synapse_vulkan.weight_memory import WeightMemory
 
-#: Rows, depth and columns of the trial product: some milliseconds on a software device, enough to fill another.
-_SOFTWARE_TRIAL = (128, 256, 512)
-_DEVICE_TRIAL = (2048, 1024, 1024)
+#: Rows, depth and columns of a trial: some milliseconds on a software device, enough to fill another.
+_SMALL_TRIAL = (128, 256, 512)
+_LARGE_TRIAL = (2048, 1024, 1024)
+_FEW_TRIAL = (FEW_ROWS, 1024, 1024)
+#: Positions, heads and features of a head in the trial of attention.
+_ATTENTION_TRIAL = (256, 4, 64)
 _REPEATS = 3
 _LONG_ENOUGH_S = 0.02
+#: A large trial that the small one lets expect to take longer is left out: one submission must not hold a device up.
+_LONGEST_TRIAL_S = 0.1
 
 
-def choose_variant(runtime: Runtime) -> None:
-    """Measure ``runtime`` and let it use the fastest variant; one line on standard error says which and how fast."""
-    speeds = measure(runtime)
-    name = max(speeds, key=lambda variant: speeds[variant])
-    runtime.variant = next(variant for variant in VARIANTS if variant.name == name)
-    runtime.speed = speeds[name] * 1e9
-    said = ", ".join(f"{variant} {speed:.1f}" for variant, speed in speeds.items())
-    sys.stderr.write(f"vulkan: {runtime.device.facts.name}: products by {name} (GFLOP/s: {said})\n")
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Billions of floating operations a second: of every variant by name for many rows, and for few where tried."""
+
+    many: Mapping[str, float]
+    few: Mapping[str, float]
+    attention: float
+
+    def products(self) -> Products:
+        """The fastest variants."""
+        named = {variant.name: variant for variant in VARIANTS}
+        few = named[_fastest(self.few)] if self.few else None
+        return Products(named[_fastest(self.many)], few)
+
+    def pace(self) -> Pace:
+        """What submissions are cut by."""
+        return Pace(max(self.many.values()) * 1e9, self.attention * 1e9)
+
+    def evidence(self) -> dict[str, Any]:
+        """As a row of ``backends`` shows it."""
+        chosen = self.products()
+        return {
+            "product": chosen.many.name,
+            "product_gflops": {name: round(speed, 1) for name, speed in self.many.items()},
+            "product_of_few_rows": (chosen.few or chosen.many).name,
+            "attention_gflops": round(self.attention, 1),
+        }
+
+
+def choose_products(runtime: Runtime) -> None:
+    """Measure ``runtime`` and let it use what is fastest; one line on standard error says what and how fast."""
+    measured = measure(runtime)
+    runtime.products, runtime.pace = measured.products(), measured.pace()
+    said = ", ".join(f"{variant} {speed:.1f}" for variant, speed in measured.many.items())
+    few = runtime.products.few
+    for_few = "" if few is None else f", of up to {FEW_ROWS} rows by {few.name}"
+    sys.stderr.write(
+        f"vulkan: {runtime.device.facts.name}: products by {runtime.products.many.name}{for_few} "
+        f"(GFLOP/s: {said}; attention {measured.attention:.1f})\n"
+    )
 
 
 def exercise() -> Mapping[str, Any]:
@@ -46,17 +87,23 @@ def exercise() -> Mapping[str, Any]:
     """
     runtime = Runtime()
     try:
-        speeds = measure(runtime)
+        return measure(runtime).evidence()
     finally:
         runtime.close()
-    best = max(speeds, key=lambda variant: speeds[variant])
-    return {"product": best, "product_gflops": {name: round(speed, 1) for name, speed in speeds.items()}}
 
 
-def measure(runtime: Runtime) -> dict[str, float]:
-    """Billions of floating operations a second of every variant; raises ``VulkanFault`` for a wrong product."""
-    shape = _SOFTWARE_TRIAL if runtime.device.facts.kind == "software" else _DEVICE_TRIAL
-    return {variant.name: speed_of(runtime, variant, *shape) for variant in VARIANTS}
+def measure(runtime: Runtime) -> Measured:
+    """Every variant the device can run; raises ``VulkanFault`` for a wrong product."""
+    facts = runtime.device.facts
+    software = facts.kind == "software"
+    variants = candidates(facts.limits, software=software)
+    many = {variant.name: speed_of(runtime, variant, *_SMALL_TRIAL) for variant in variants}
+    few: dict[str, float] = {}
+    if not software:
+        large = [variant for variant in variants if _seconds_of(_LARGE_TRIAL, many[variant.name]) < _LONGEST_TRIAL_S]
+        few = {variant.name: speed_of(runtime, variant, *_FEW_TRIAL) for variant in large}
+        many |= {variant.name: speed_of(runtime, variant, *_LARGE_TRIAL) for variant in large}
+    return Measured(many, few, attention_speed(runtime))
 
 
 def speed_of(runtime: Runtime, variant: Variant, rows: int, depth: int, columns: int) -> float:
@@ -66,34 +113,66 @@ def speed_of(runtime: Runtime, variant: Variant, rows: int, depth: int, columns:
     x = generator.integers(-4, 5, (1, rows, depth)).astype(np.float32)
     w = generator.integers(-4, 5, (columns, depth)).astype(np.float32)
     entry = StoredTensor("w", "F32", w.shape, memoryview(w.tobytes()))
-    device = runtime.device
-    memory = WeightMemory(device, CheckpointWeights({"w": entry}), max_tokens=1)
+    memory = WeightMemory(runtime.device, CheckpointWeights({"w": entry}), max_tokens=1)
     recording = Recording()
-    ops = VulkanOps(memory, recording, variant)
+    ops = VulkanOps(memory, recording, Products(variant, variant))
     product = ops.linear(contiguous(memory.put(x), 1, rows, depth), memory.weight("w", w.shape))
+    seconds, found = _timed(runtime, memory, recording, ops, product)
+    if not np.array_equal(found, w @ x[0, -1]):
+        raise VulkanFault(f"a product of small whole numbers came out wrong by {variant.name}; update the driver")
+    return 2.0 * rows * depth * columns / seconds / 1e9
+
+
+def attention_speed(runtime: Runtime) -> float:
+    """Billions of floating operations a second of attention over some tokens."""
+    positions, heads, size = _ATTENTION_TRIAL
+    generator = np.random.default_rng(1)
+    laid = generator.standard_normal((1, positions, heads * size), dtype=np.float32)
+    memory = WeightMemory(runtime.device, CheckpointWeights({}), max_tokens=positions)
+    recording = Recording()
+    ops = VulkanOps(memory, recording, runtime.products, shape_for(runtime.device.facts.kind))
+    rows = replace(contiguous(memory.put(laid), 1, positions, heads * size), heads=heads)
+    counts = contiguous(memory.put(np.array([positions], np.int32)), 1, 1, 1)
+    mixed = ops.attention(rows, rows, rows, Batch(rows, counts), scale=size**-0.5)
+    seconds, found = _timed(runtime, memory, recording, ops, mixed)
+    if not np.isfinite(found).all():
+        raise VulkanFault("attention over finite numbers came out as none; update the driver")
+    return 4.0 * positions * positions * heads * size / seconds / 1e9
+
+
+def _timed(
+    runtime: Runtime, memory: WeightMemory, recording: Recording, ops: VulkanOps, value: View
+) -> tuple[float, npt.NDArray[np.float32]]:
+    """The best seconds of the recording, and the last row of ``value``; ``memory`` is freed."""
+    device = runtime.device
     # The last row leaves, so that what was computed can be held against what is right.
-    result = contiguous(Outside("result"), 1, 1, columns)
-    ops.copy(_last_row(product), result)
+    result = contiguous(Outside("result"), 1, 1, value.width)
+    ops.copy(_last_row(value), result)
     layout = plan(recording.lives())
-    arena, out = device.device_buffer(layout.size), device.host_buffer(4 * columns)
-    places = Places(arena, layout, {"result": (out, 0, out.size)})
-    replay = Replay(device, runtime.kernels, recording, places, work_limit=float("inf"))
+    arena, out = device.device_buffer(layout.size), device.host_buffer(4 * value.width)
+    replay = Replay(device, runtime.kernels, recording, Places(arena, layout, {"result": (out, 0, out.size)}))
     try:
         best = _best_seconds(replay)
         assert out.mapped is not None
-        found = np.frombuffer(out.mapped, np.float32).copy()
+        return best, np.frombuffer(out.mapped, np.float32).copy()
     finally:
         replay.close()
         device.free(arena)
         device.free(out)
         memory.close()
-    if not np.array_equal(found, w @ x[0, -1]):
-        raise VulkanFault(f"a product of small whole numbers came out wrong by {variant.name}; update the driver")
-    return 2.0 * rows * depth * columns / best / 1e9
+
+
+def _fastest(speeds: Mapping[str, float]) -> str:
+    return max(speeds, key=lambda variant: speeds[variant])
+
+
+def _seconds_of(trial: tuple[int, int, int], gflops: float) -> float:
+    rows, depth, columns = trial
+    return 2.0 * rows * depth * columns / gflops / 1e9
 
 
 def _last_row(x: View) -> View:
-    return replace(x, positions=1, offset=x.offset + (x.positions - 1) * x.position_stride)
+    return replace(x, positions=1, offset=x.offset + (x.positions - 1) * x.position_stride, heads=None)
 
 
 def _best_seconds(replay: Replay) -> float:

@@ -73,7 +73,7 @@ def synapse_load(spec: LoadSpec, progress: Progress, settings: BackendSettings) 
     from synapse_host.owned_engine.loading import load_engine
     from synapse_vulkan.backend import closed_on_failure
     from synapse_vulkan.loss import device_loss_typed
-    from synapse_vulkan.runtime import open_runtime, require_permission
+    from synapse_vulkan.opening import open_runtime, require_permission
 
     with device_loss_typed():
         require_permission(open_runtime(), software=_software_allowed(settings))
@@ -106,7 +106,7 @@ def synapse_self_check(model: OwnedEngine, progress: Progress) -> Sequence[Check
     from synapse_host.owned_engine.self_check import checked_numbers
     from synapse_vulkan.backend import VulkanBackend
     from synapse_vulkan.loss import device_loss_typed
-    from synapse_vulkan.runtime import open_runtime
+    from synapse_vulkan.opening import open_runtime
     from synapse_vulkan.single_ops import ReplayedSingly
 
     runtime = open_runtime()

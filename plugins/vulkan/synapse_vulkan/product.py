@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from synapse_host.ops.tensor_ops import Activation
+from synapse_vulkan.device_facts import Limits
 
 #: Numbers of the activations in ``arithmetic.glsl``.
 ACTIVATIONS: Mapping[Activation | None, int] = {
@@ -34,6 +35,12 @@ class Variant:
     group_rows: int
     group_quads: int
     shape: tuple[int, int, int]
+    shared_bytes: int = 0
+
+    @property
+    def invocations(self) -> int:
+        """Invocations of one workgroup."""
+        return self.shape[0]
 
     def groups(self, rows: int, stored_quads: int) -> tuple[int, int, int]:
         """Workgroups of a product."""
@@ -49,16 +56,48 @@ def direct(lanes: int, rows: int, quads: int) -> Variant:
     return Variant(f"direct-{rows}x{4 * quads}", "gemm_direct", rows, lanes * quads, (lanes, rows, quads))
 
 
+def tiled(rows: int) -> Variant:
+    """A workgroup of 256 stages ``16 * rows`` rows and 64 columns of 16 steps; ``rows`` by 4 sums an invocation."""
+    staged = 4 * 16 * (16 * rows + 4) + 4 * 16 * 64
+    return Variant(f"tiled-{16 * rows}x64", "gemm_tiled", 16 * rows, 16, (256, rows, 1), staged)
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The variants a device is served with: ``many`` rows, and ``few`` rows where another is faster for them."""
+
+    many: Variant
+    few: Variant | None = None
+
+    def for_rows(self, rows: int) -> Variant:
+        """The variant for a product of that many rows."""
+        if rows <= NARROW_ROWS:
+            return NARROW
+        return self.many if self.few is None or rows > FEW_ROWS else self.few
+
+
 #: Few rows, such as one vector a text: as little as possible is computed for rows that are not there.
 NARROW = direct(64, 2, 1)
 #: Up to this many rows ``NARROW`` is taken whatever the device likes.
 NARROW_ROWS = 8
+#: Up to this many rows, a query or two, large tiles leave most of a card idle.
+FEW_ROWS = 64
 #: What is measured at load; the first is taken where nothing was measured.
-VARIANTS: tuple[Variant, ...] = (
-    direct(8, 16, 4),
-    direct(32, 8, 2),
-    Variant("tiled-64x64", "gemm_tiled", 64, 16, (256, 4, 1)),
-)
+VARIANTS: tuple[Variant, ...] = (direct(8, 16, 4), direct(32, 8, 2), tiled(4), tiled(8))
+
+
+def candidates(limits: Limits, *, software: bool) -> tuple[Variant, ...]:
+    """The variants worth a measurement on a device: those it has the invocations and the shared memory for.
+
+    A software device shares no memory that is faster than any other; of the tiled ones one is enough to show that.
+    """
+    able = [
+        variant
+        for variant in VARIANTS
+        if variant.invocations <= min(limits.invocations, limits.group_width)
+        and variant.shared_bytes <= limits.shared_bytes
+    ]
+    return tuple(able[:3] if software else able)
 
 
 def padded(size: int, step: int) -> int:

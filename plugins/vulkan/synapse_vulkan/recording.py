@@ -6,6 +6,7 @@ A ``Value`` is memory a step writes; a ``View`` is how an operation's handle loo
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -150,10 +151,10 @@ def group_count(size: int, per_group: int) -> int:
     return -(-size // per_group)
 
 
-def cut_groups(step: Step, limit: float) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
-    """(first group, groups) of the dispatches that together are ``step``, each of about ``limit`` work at most."""
+def cut_groups(step: Step, shares: float) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
+    """(first group, groups) of the dispatches that together are ``step``: ``shares`` of them or one more, if it can."""
     along = step.groups[step.split]
-    pieces = min(along, max(1, int(-(-step.work // limit))))
+    pieces = min(along, max(1, math.ceil(shares)))
     edges = [round(along * piece / pieces) for piece in range(pieces + 1)]
     return [(_along(step, (0, 0, 0), low), _along(step, step.groups, high - low)) for low, high in pairwise(edges)]
 

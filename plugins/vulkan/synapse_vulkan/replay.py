@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from synapse_vulkan.arena import Plan
@@ -12,6 +13,7 @@ from synapse_vulkan.commands import CommandPool
 from synapse_vulkan.device import Buffer, Device
 from synapse_vulkan.hazards import Hazards, Span
 from synapse_vulkan.kernels import STORAGE_BINDINGS, TEXEL_BINDINGS, Kernels
+from synapse_vulkan.pace import SUBMISSION_S, Pace
 from synapse_vulkan.recording import WORD, Memory, OutsideName, Recording, Step, Stored, Value, cut_groups
 
 #: A buffer, an offset in it and a size, in bytes.
@@ -36,20 +38,40 @@ class Places:
         return self.outside[memory.name]
 
 
+@dataclass(slots=True)
+class Submission:
+    """What goes to the device at once: ``commands`` for ``Device.submit``, the seconds expected and of what kernels.
+
+    ``pieces`` counts the parts it could be cut into.
+    """
+
+    commands: Any = None
+    seconds: float = 0.0
+    kernels: set[str] = field(default_factory=set)
+    pieces: int = 0
+
+
 class Replay:
-    """The submissions of one recording, each of about ``work_limit`` floating operations at most."""
+    """The submissions of one recording, cut by ``pace``.
+
+    ``stale`` says that one of them took far longer than expected, so that the recording is to be made again. The first
+    run is not counted: some drivers compile a kernel when it runs first.
+    """
 
     def __init__(
-        self, device: Device, kernels: Kernels, recording: Recording, places: Places, *, work_limit: float
+        self, device: Device, kernels: Kernels, recording: Recording, places: Places, pace: Pace | None = None
     ) -> None:
         self._device = device
         self._kernels = kernels
+        self._pace = pace
+        self._ran = self.stale = False
+        self.dispatches = len(recording.steps)
         self._commands = CommandPool(device)
         self._sets = _DescriptorSets(device, kernels, len(recording.steps))
         numbers = {id(value): place for place, value in enumerate(recording.values)}
         self._regions: Callable[[Memory], Region] = lambda memory: places.of(memory, numbers)
         try:
-            self.submissions = list(self._record(recording, work_limit))
+            self.submissions = list(self._record(recording))
         except BaseException:
             self.close()
             raise
@@ -58,42 +80,58 @@ class Replay:
 
     def run(self, done: Callable[[], None] = lambda: None) -> None:
         """Submit everything in order, waiting for each; ``done`` is called after each but the last."""
-        device, last = self._device, len(self.submissions) - 1
+        device, last, clock = self._device, len(self.submissions) - 1, time.perf_counter
         for place, submission in enumerate(self.submissions):
-            device.submit(submission)
+            began = clock()
+            device.submit(submission.commands)
+            if self._ran and submission.pieces > 1:
+                self._hold(submission, clock() - began)
             if place < last:
                 done()
+        self._ran = True
 
     def close(self) -> None:
         """Free commands and descriptors; nothing of them may be pending."""
         self._commands.close()
         self._sets.close()
 
-    def _record(self, recording: Recording, work_limit: float) -> Iterator[Any]:
+    def _hold(self, submission: Submission, took: float) -> None:
+        pace = self._pace
+        if pace is not None and pace.too_slow(submission.kernels, submission.seconds, took):
+            self.stale = True
+
+    def _seconds(self, step: Step) -> float:
+        return 0.0 if self._pace is None else self._pace.seconds(step.kernel, step.work)
+
+    def _record(self, recording: Recording) -> Iterator[Submission]:
         vk = self._device.vk
         compute = vk.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
         written = (compute, vk.VK_ACCESS_SHADER_WRITE_BIT)
         either = (compute, vk.VK_ACCESS_SHADER_READ_BIT | vk.VK_ACCESS_SHADER_WRITE_BIT)
-        pool, hazards, commands, work = self._commands, Hazards(), None, 0.0
+        pool, hazards, commands, current = self._commands, Hazards(), None, Submission()
         for step in recording.steps:
-            descriptors = self._sets.make(step, self._regions)
-            pieces = cut_groups(step, work_limit)
-            share = step.work / len(pieces)
+            descriptors, seconds = self._sets.make(step, self._regions), self._seconds(step)
+            pieces = cut_groups(step, seconds / SUBMISSION_S)
+            share = seconds / len(pieces)
             for number, (base, groups) in enumerate(pieces):
-                if commands is not None and work + share > work_limit:
-                    yield pool.end(commands)
+                if commands is not None and current.seconds + share > SUBMISSION_S:
+                    current.commands = pool.end(commands)
+                    yield current
                     commands = None
                 if commands is None:
-                    commands, work, hazards = pool.begin(), 0.0, Hazards()
+                    commands, current, hazards = pool.begin(), Submission(), Hazards()
                     pool.barrier(commands, written, either)
                 # Pieces of one step write different parts and need no order.
                 if not number and hazards.need_barrier(*self._touched(step)):
                     pool.barrier(commands, written, either)
                 self._dispatch(commands, step, descriptors, base, groups)
-                work += share
+                current.seconds += share
+                current.kernels.add(step.kernel)
+                current.pieces += groups[step.split]
         assert commands is not None, "a recording without a step has no result"
         pool.barrier(commands, written, (vk.VK_PIPELINE_STAGE_HOST_BIT, vk.VK_ACCESS_HOST_READ_BIT))
-        yield pool.end(commands)
+        current.commands = pool.end(commands)
+        yield current
 
     def _touched(self, step: Step) -> tuple[list[Span], list[Span]]:
         """The regions a step reads and those it writes, as (buffer, begin, end)."""

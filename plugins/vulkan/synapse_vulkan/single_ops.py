@@ -14,6 +14,7 @@ from synapse_host.ops.weight_source import WeightSource, checked_tensor
 from synapse_host.owned_engine.weights import StoredTensor
 from synapse_vulkan.arena import plan
 from synapse_vulkan.attention_shape import shape_for
+from synapse_vulkan.pace import Pace
 from synapse_vulkan.recording import Outside, Recording, View, contiguous
 from synapse_vulkan.replay import Places, Replay
 from synapse_vulkan.runtime import Runtime
@@ -22,8 +23,8 @@ from synapse_vulkan.weight_memory import DeviceWeight, WeightMemory
 
 #: Bytes of the largest result of a case, with room.
 _RESULT_BYTES = 1 << 20
-#: A whole case goes to the device at once.
-_WORK_LIMIT = 1e4
+#: So slow that a case is cut as the rows of a large model are.
+_PACE = Pace(4e4)
 
 
 class ReplayedSingly(OpsUnderTest):
@@ -45,7 +46,7 @@ class ReplayedSingly(OpsUnderTest):
         self._memory = WeightMemory(self._runtime.device, drawn, max_tokens=max_tokens, half=self.dtype == "f16")
         self._recording = Recording()
         attention = shape_for(self._runtime.device.facts.kind)
-        self._ops = VulkanOps(self._memory, self._recording, self._runtime.variant, attention)
+        self._ops = VulkanOps(self._memory, self._recording, self._runtime.products, attention)
         return self._ops
 
     def to_handle(self, array: npt.NDArray[Any], kind: HandleKind) -> Any:
@@ -82,7 +83,7 @@ class ReplayedSingly(OpsUnderTest):
             self._memory = None
 
     def _stored_rows(self, weight: DeviceWeight) -> npt.NDArray[Any]:
-        view, rows = self._ops.table_row(weight, 0), weight.table()
+        view, rows = self._ops.table_row(weight, 0), weight.plain_rows()
         whole = View(view.memory, 1, rows.rows, rows.width, 0, 0, rows.stride)
         stored: npt.NDArray[Any] = self.from_handle(whole, "rows")[0]
         return stored
@@ -95,7 +96,7 @@ class ReplayedSingly(OpsUnderTest):
         layout = plan(recording.lives())
         arena = device.device_buffer(max(layout.size, 256))
         places = Places(arena, layout, {"result": (result, 0, result.size)})
-        replay = Replay(device, self._runtime.kernels, recording, places, work_limit=_WORK_LIMIT)
+        replay = Replay(device, self._runtime.kernels, recording, places, _PACE)
         try:
             replay.run()
             assert result.mapped is not None, "a host buffer is mapped"

@@ -12,15 +12,14 @@ from typing import Protocol, TypeAlias
 
 from synapse_host.ops.tensor_ops import Activation, Batch, GeluKind, TensorOps
 from synapse_vulkan.attention_shape import SOFTWARE_SHAPE, AttentionShape
-from synapse_vulkan.product import ACTIVATIONS, NARROW, NARROW_ROWS, Variant
+from synapse_vulkan.product import ACTIVATIONS, Products
 from synapse_vulkan.recording import Memory, Outside, Recording, Step, Stored, View, contiguous, group_count, packed
 
 #: Invocations of a workgroup in the kernels that walk along features.
 _LANES = 64
 _LAYER, _RMS, _EUCLID = 0, 1, 2
-#: Operations of one feature of a query and a key: 4, counted four times, since attention may run at a quarter of the
-#: speed of a product, by which submissions are cut.
-_ATTENTION_COST = 16.0
+#: Operations of one feature of a query and a key.
+_ATTENTION_COST = 4.0
 
 
 class Matrix(Protocol):
@@ -36,8 +35,23 @@ class Matrix(Protocol):
     def quads(self) -> int: ...
 
 
-class Rows2D(Protocol):
-    """A weight stored row by row, rows filled up to a multiple of four."""
+class Table(Protocol):
+    """A weight rows are taken of: ``part_rows`` of them in every part, each filled up to ``stride`` numbers."""
+
+    @property
+    def parts(self) -> Sequence[Stored]: ...
+    @property
+    def part_rows(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def stride(self) -> int: ...
+
+
+class PlainRows(Protocol):
+    """A weight stored row by row in float32, rows filled up to a multiple of four."""
 
     @property
     def stored(self) -> Stored: ...
@@ -55,7 +69,8 @@ class WeightRef(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
     def matrix(self, rows: Sequence[int] | None = None) -> Matrix: ...
-    def table(self) -> Rows2D: ...
+    def table(self) -> Table: ...
+    def plain_rows(self) -> PlainRows: ...
     def vector(self) -> Stored: ...
 
 
@@ -73,14 +88,18 @@ RecordedCache: TypeAlias = dict[int, tuple[View, View]]
 
 
 class VulkanOps(TensorOps):
-    """Records one executable over ``weights``; ``variant`` computes its products."""
+    """Records one executable over ``weights``, its products by the variants of ``products``."""
 
     def __init__(
-        self, weights: DeviceWeights, recording: Recording, variant: Variant, attention: AttentionShape = SOFTWARE_SHAPE
+        self,
+        weights: DeviceWeights,
+        recording: Recording,
+        products: Products,
+        attention: AttentionShape = SOFTWARE_SHAPE,
     ) -> None:
         self._weights = weights
         self._recording = recording
-        self._variant = variant
+        self._products = products
         self._attention = attention
 
     # --- weights and positions -------------------------------------------------------------------------------
@@ -92,22 +111,22 @@ class VulkanOps(TensorOps):
         rows = table.table()
         out = self._recording.rows(ids.texts, ids.positions, rows.width)
         quads = rows.stride // 4
-        push = packed(ids.rows, rows.width, ids.offset, quads)
         groups = (group_count(quads, _LANES), ids.rows, 1)
-        self._add(
-            "gather", (), (ids.memory, out.memory), (1,), push, groups, 4.0 * out.rows * rows.width, (rows.stored,)
-        )
+        work = 4.0 * out.rows * rows.width
+        for first, part in zip(range(0, rows.rows, rows.part_rows), rows.parts, strict=True):
+            push = packed(ids.rows, rows.width, ids.offset, quads, first, rows.part_rows)
+            self._add("gather", (), (ids.memory, out.memory), (1,), push, groups, work, (part,))
         return out
 
     def positions(self, batch: Batch, table: WeightRef, first: int = 0) -> View:
-        rows = table.table()
+        rows = table.plain_rows()
         begin, length = first + batch.start, batch.ids.positions
         if begin + length > rows.rows:
             raise ValueError(f"positions: position {begin + length - 1} is outside a table of {rows.rows} positions")
         return View(rows.stored, 1, length, rows.width, begin * rows.stride, 0, rows.stride)
 
     def table_row(self, table: WeightRef, index: int) -> View:
-        rows = table.table()
+        rows = table.plain_rows()
         return View(rows.stored, 1, 1, rows.width, index * rows.stride, 0, 0)
 
     def rope_table(self, theta: float, d: int, scaling: float | None = None) -> Stored:
@@ -272,11 +291,12 @@ class VulkanOps(TensorOps):
     def _product(self, x: View, w: Matrix, bias: Stored | None, act: Activation | None) -> View:
         x, stride = self._even(x)
         out = self._recording.rows(x.texts, x.positions, w.columns)
-        variant = NARROW if x.rows <= NARROW_ROWS else self._variant
+        variant = self._products.for_rows(x.rows)
         push = packed(x.rows, w.depth, w.columns, w.quads, x.offset, stride)
         constants = variant.constants(act, bias is not None, x.aligned)
         texels = (w.stored, x.memory) if x.aligned else (w.stored,)
-        bindings = (x.memory, bias or w.stored, out.memory)
+        # What is bound without being read is the input: a weight may be larger than a storage buffer may be.
+        bindings = (x.memory, bias or x.memory, out.memory)
         work = 2.0 * x.rows * w.depth * 4 * w.quads
         self._add(variant.kernel, constants, bindings, (2,), push, variant.groups(x.rows, w.quads), work, texels)
         return out

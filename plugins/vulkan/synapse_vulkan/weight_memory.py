@@ -12,6 +12,7 @@ import numpy.typing as npt
 from synapse_host.ops.reference_attention import rope_table
 from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
 from synapse_vulkan.arena import aligned
+from synapse_vulkan.binding import DeviceMemoryFull
 from synapse_vulkan.device import Buffer, Device
 from synapse_vulkan.product import COLUMN_STEP, DEPTH_STEP, padded
 from synapse_vulkan.recording import Stored
@@ -34,8 +35,19 @@ class StoredMatrix:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table as the checkpoint has it, in parts of ``part_rows`` rows, each row filled up to ``stride`` numbers."""
+
+    parts: tuple[Stored, ...]
+    part_rows: int
+    rows: int
+    width: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRows:
-    """A table as the checkpoint has it, rows filled up to ``stride`` numbers."""
+    """A table in one piece of float32, rows filled up to ``stride`` numbers."""
 
     stored: Stored
     rows: int
@@ -44,7 +56,10 @@ class StoredRows:
 
 
 class WeightMemory:
-    """The tensors of one model on one device; ``half`` stores matrices in float16."""
+    """The tensors of one model on one device; ``half`` stores matrices and tables in float16.
+
+    Either is read through texel views, which every device widens to float32 as it reads: no feature is needed.
+    """
 
     def __init__(self, device: Device, source: CheckpointWeights, *, max_tokens: int, half: bool = False) -> None:
         self._device = device
@@ -77,14 +92,22 @@ class WeightMemory:
         found: StoredMatrix = self._made[key]
         return found
 
-    def table(self, entry: StoredTensor) -> StoredRows:
-        """``entry`` [rows, width] stored row by row."""
+    def table(self, entry: StoredTensor) -> StoredTable:
+        """``entry`` [rows, width] stored for taking rows, in as many parts as the device's limits ask for."""
         key = ("table", entry.name)
+        if key not in self._made:
+            self._made[key] = self._put_table(entry)
+        found: StoredTable = self._made[key]
+        return found
+
+    def plain_rows(self, entry: StoredTensor) -> StoredRows:
+        """``entry`` [rows, width] as an operand of its own."""
+        key = ("rows", entry.name)
         if key not in self._made:
             array = entry.to_float32()
             rows, width = array.shape
             filled = _filled(array, (rows, padded(width, 4)))
-            self._made[key] = StoredRows(self.put(filled, texels=True), rows, width, filled.shape[1])
+            self._made[key] = StoredRows(self.put(filled), rows, width, filled.shape[1])
         found: StoredRows = self._made[key]
         return found
 
@@ -116,8 +139,38 @@ class WeightMemory:
         columns, depth = array.shape
         wide = padded(columns, COLUMN_STEP)
         filled = _filled(array.T, (padded(depth, DEPTH_STEP), wide))
-        stored = self.put(filled.astype(np.float16) if self.half else filled, texels=True)
-        return StoredMatrix(stored, columns, depth, wide // 4)
+        most = 4 * self._device.facts.limits.texels
+        if filled.size > most:
+            raise DeviceMemoryFull(
+                f"the matrix {entry.name} has {columns} x {depth} numbers and {self._device.facts.name!r} reads {most} "
+                "of one buffer; load a smaller model"
+            )
+        return StoredMatrix(self.put(self._stored_form(entry, filled), texels=True), columns, depth, wide // 4)
+
+    def _put_table(self, entry: StoredTensor) -> StoredTable:
+        array = entry.to_float32()
+        rows, width = array.shape
+        limits, stride = self._device.facts.limits, padded(width, 4)
+        item = 2 if self.half else 4
+        part_rows = min(rows, 4 * limits.texels // stride, limits.allocation_bytes // (stride * item))
+        parts = []
+        for first in range(0, rows, part_rows):
+            part = array[first : first + part_rows]
+            filled = _filled(part, (len(part), stride))
+            parts.append(self.put(self._stored_form(entry, filled), texels=True))
+        return StoredTable(tuple(parts), part_rows, rows, width, stride)
+
+    def _stored_form(self, entry: StoredTensor, array: Float32) -> npt.NDArray[Any]:
+        if not self.half:
+            return array
+        with np.errstate(over="ignore"):
+            stored = array.astype(np.float16)
+        if np.isinf(stored).any() and not np.isinf(array).any():
+            raise ValueError(
+                f"the tensor {entry.name} has numbers up to {np.abs(array).max():g}, past the 65504 of float16; load "
+                "the model with dtype f32"
+            )
+        return stored
 
     def put(self, array: npt.NDArray[Any], *, texels: bool = False) -> Stored:
         """Any array on the device, with a texel view over it if kernels are to read it four numbers at a time."""
@@ -156,9 +209,13 @@ class DeviceWeight:
         """For products, whole or the named rows of it."""
         return self.memory.matrix(self.entry, rows)
 
-    def table(self) -> StoredRows:
+    def table(self) -> StoredTable:
         """For taking rows."""
         return self.memory.table(self.entry)
+
+    def plain_rows(self) -> StoredRows:
+        """For adding rows of it."""
+        return self.memory.plain_rows(self.entry)
 
     def vector(self) -> Stored:
         """For norms and biases."""

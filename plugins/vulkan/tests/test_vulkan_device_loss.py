@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from synapse_vulkan import plugin, runtime
+from synapse_vulkan import opening, plugin
 from synapse_vulkan.binding import DeviceLost, DeviceMemoryFull, VulkanFault, check
 from synapse_vulkan.device import Device
 
@@ -39,7 +40,7 @@ class FailingLibrary:
 
 @pytest.fixture
 def device() -> Iterator[Device]:
-    opened = runtime.open_runtime().device
+    opened = opening.open_runtime().device
     library = opened.lib
     yield opened
     opened.lib = library
@@ -83,9 +84,25 @@ def test_a_full_device_is_out_of_memory_and_not_lost(device: Device, tmp_path: P
     assert full.value.code == "oom"
 
 
-def test_what_passes_the_heap_is_refused_before_the_driver_is_asked(device: Device) -> None:
+def test_what_passes_the_heap_is_refused_before_the_driver_is_asked(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_memories", replace(device._memories, heaps=(device.allocated + 2**20,)))
+    device.lib = FailingLibrary(device.lib, "vkAllocateMemory", DEVICE_LOST)
     with pytest.raises(DeviceMemoryFull, match="unload a model"):
-        device.device_buffer(device.facts.memory_mb * 2**20 + 1)
+        device.device_buffer(2**28)
+
+
+def test_more_than_the_device_gives_at_once_is_refused_with_both_numbers(device: Device) -> None:
+    most = device.facts.limits.allocation_bytes
+    with pytest.raises(DeviceMemoryFull, match=f"{most + 1} bytes are more than the {most} "):
+        device.device_buffer(most + 1)
+
+
+def test_a_device_lost_while_memory_is_asked_for_is_not_full(device: Device) -> None:
+    device.lib = FailingLibrary(device.lib, "vkAllocateMemory", DEVICE_LOST)
+    with pytest.raises(DeviceLost, match="vkAllocateMemory"):
+        device.device_buffer(2**20)
 
 
 def test_a_load_that_fails_leaves_nothing_on_the_device(device: Device, tmp_path: Path) -> None:

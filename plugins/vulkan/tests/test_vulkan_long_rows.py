@@ -12,7 +12,8 @@ from synapse_vulkan import backend as backend_module
 from synapse_vulkan import plugin
 from synapse_vulkan.arena import Plan, plan
 from synapse_vulkan.binding import open_binding
-from synapse_vulkan.runtime import open_runtime
+from synapse_vulkan.opening import open_runtime
+from synapse_vulkan.pace import Pace
 
 from synapse_host.testing.engine_runs import batch_of, loaded_model, seeded_rows
 from synapse_host.testing.tiny_models import write_model
@@ -53,6 +54,6 @@ def count_submissions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     submit = device.submit
     monkeypatch.setattr(device, "submit", lambda commands: seen.append(commands) or submit(commands))
     # A slow device: submissions of a fixed size, whatever this one was measured at.
-    monkeypatch.setattr(open_runtime(), "speed", 20e9)
+    monkeypatch.setattr(open_runtime(), "pace", Pace(20e9))
     assert open_binding() is device.vk
     return seen

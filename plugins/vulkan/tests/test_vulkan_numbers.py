@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from synapse_vulkan import plugin
-from synapse_vulkan.product import VARIANTS, Variant
-from synapse_vulkan.runtime import open_runtime
+from synapse_vulkan.opening import open_runtime
+from synapse_vulkan.product import VARIANTS, Products, Variant
 
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
 from synapse_host.testing.minilm import minilm_directory
@@ -107,7 +107,7 @@ def test_every_variant_of_the_product_gives_the_same_bits(
     rows = seeded_rows([3, 40, 70], VOCAB)
     found = []
     for each in (VARIANTS[0], variant):
-        monkeypatch.setattr(open_runtime(), "variant", each)
+        monkeypatch.setattr(open_runtime(), "products", Products(each, each))
         with loaded_model(plugin, tiny, settings=ALLOWED) as model:
             found.append(digests(model, rows))
     assert found[0] == found[1]

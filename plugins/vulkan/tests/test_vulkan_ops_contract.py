@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 from synapse_vulkan.arena import plan
 from synapse_vulkan.attention_shape import DEVICE_SHAPE, SOFTWARE_SHAPE, AttentionShape
-from synapse_vulkan.product import NARROW, VARIANTS, Variant
+from synapse_vulkan.pace import Pace
+from synapse_vulkan.product import NARROW, VARIANTS, Products, Variant
 from synapse_vulkan.recording import Recording, Stored, Value, View, contiguous
 from synapse_vulkan.replay import Places, Replay
 from synapse_vulkan.runtime import Runtime
@@ -53,7 +54,8 @@ class VulkanUnderTest(OpsUnderTest):
         shape: AttentionShape = SOFTWARE_SHAPE,
     ) -> None:
         self.dtype: DType = dtype
-        self._runtime, self._variant, self._shape = runtime, variant or runtime.variant, shape
+        self._runtime, self._shape = runtime, shape
+        self._products = runtime.products if variant is None else Products(variant, variant)
         self._memories: list[WeightMemory] = []
 
     def make(self, weights: WeightSource, *, max_tokens: int) -> VulkanOps:
@@ -61,7 +63,7 @@ class VulkanUnderTest(OpsUnderTest):
         memory = WeightMemory(self._runtime.device, drawn, max_tokens=max_tokens, half=self.dtype == "f16")
         self._memories.append(memory)
         self.recording = Recording()
-        self.ops = VulkanOps(memory, self.recording, self._variant, self._shape)
+        self.ops = VulkanOps(memory, self.recording, self._products, self._shape)
         return self.ops
 
     def to_handle(self, array: npt.NDArray[Any], kind: str) -> Any:
@@ -94,7 +96,7 @@ class VulkanUnderTest(OpsUnderTest):
 
     def _stored_rows(self, weight: DeviceWeight) -> npt.NDArray[Any]:
         view = self.ops.table_row(weight, 0)
-        rows = weight.table()
+        rows = weight.plain_rows()
         whole = View(view.memory, 1, rows.rows, rows.width, 0, 0, rows.stride)
         return self.from_handle(whole, "rows")[0]
 
@@ -106,7 +108,7 @@ class VulkanUnderTest(OpsUnderTest):
         layout = plan(self.recording.lives())
         arena = device.device_buffer(max(layout.size, 256))
         places = Places(arena, layout, {"result": (result, 0, result.size)})
-        replay = Replay(device, self._runtime.kernels, self.recording, places, work_limit=1e4)
+        replay = Replay(device, self._runtime.kernels, self.recording, places, Pace(4e4))
         try:
             replay.run()
             memory: Any = view.memory

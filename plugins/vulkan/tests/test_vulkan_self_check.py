@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from synapse_vulkan import plugin
-from synapse_vulkan.runtime import open_runtime
+from synapse_vulkan.opening import open_runtime
 
 from synapse_host.certification.engine_check import judge_engine
 from synapse_host.hookspecs import DType

@@ -16,8 +16,8 @@ from synapse_vulkan.backend import VulkanBackend
 from synapse_vulkan.binding import open_binding
 from synapse_vulkan.hazards import Hazards
 from synapse_vulkan.kernels import Kernels
-from synapse_vulkan.measuring import choose_variant
-from synapse_vulkan.product import VARIANTS
+from synapse_vulkan.measuring import choose_products
+from synapse_vulkan.product import VARIANTS, Products
 from synapse_vulkan.runtime import Runtime
 from synapse_vulkan.upload import Uploader
 
@@ -132,7 +132,7 @@ def test_encoders_run_and_nothing_is_reported(name: str, watch: Watch, tmp_path:
 
 
 def test_a_decoder_and_every_variant_of_the_product_run_and_nothing_is_reported(watch: Watch, tmp_path: Path) -> None:
-    choose_variant(watch.runtime)
+    choose_products(watch.runtime)
     write_qwen3(tmp_path, TinyQwen3(42, 16, 2, 2, 1, 12, 24, 97, 300, tied=True))
     run_model(watch.runtime, tmp_path, 300, "last")
     assert watch.messages == []
@@ -145,7 +145,7 @@ def test_what_a_gpu_gets_runs_clean_and_comes_close(
     write_model(tmp_path, MODELS["modernbert"])
     wanted = run_model(watch.runtime, tmp_path, 400, "mean")
     monkeypatch.setattr(backend_module, "shape_for", lambda kind: DEVICE_SHAPE)
-    monkeypatch.setattr(watch.runtime, "variant", VARIANTS[-1])
+    monkeypatch.setattr(watch.runtime, "products", Products(VARIANTS[-1], VARIANTS[-1]))
     found = run_model(watch.runtime, tmp_path, 400, "mean")
     assert np.abs(found - wanted).max() <= END_TO_END["f32"].max_abs_error
     assert watch.messages == []

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from synapse_vulkan import plugin
-from synapse_vulkan.runtime import open_runtime
+from synapse_vulkan.opening import open_runtime
 
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
 from synapse_host.testing.tiny_models import TinyBert, write_model

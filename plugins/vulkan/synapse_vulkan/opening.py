@@ -1,0 +1,33 @@
+"""The process's one device: opened, measured and kept by the first who asks."""
+
+from __future__ import annotations
+
+from synapse_host.hookspecs import PluginError
+from synapse_vulkan.measuring import choose_products
+from synapse_vulkan.runtime import Runtime
+
+_opened: list[Runtime] = []
+
+
+def open_runtime() -> Runtime:
+    """The process's runtime.
+
+    Raises:
+        NoBinding, VulkanFault: there is no Vulkan here, or it does not work.
+
+    """
+    if not _opened:
+        runtime = Runtime()
+        choose_products(runtime)
+        _opened.append(runtime)
+    return _opened[0]
+
+
+def require_permission(runtime: Runtime, *, software: bool) -> None:
+    """Refuse, with backend_missing, a software device that the operator did not allow."""
+    facts = runtime.device.facts
+    if facts.kind == "software" and not software:
+        raise PluginError(
+            "backend_missing",
+            f"device {facts.name!r} is software on the processor; set vulkan.allow_software_device to use it",
+        )
