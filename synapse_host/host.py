@@ -53,7 +53,7 @@ from synapse_host.operations.lane_door import LaneDoor
 from synapse_host.operations.lane_pausing import LanePausingService
 from synapse_host.operations.loading import LoadingService
 from synapse_host.operations.management_jobs import ManagementJobs
-from synapse_host.operations.preloading import preload, refuse_reserved_preloads
+from synapse_host.operations.preloading import Preloads, refuse_reserved_preloads, with_profiles_of
 from synapse_host.operations.probing import ProbingService
 from synapse_host.operations.registry import Method, Registry
 from synapse_host.operations.reranking import RerankingService
@@ -118,6 +118,7 @@ class Host:
         self._devices = Devices()
         self._refusals = Refusals(_now_ms)
         self._tokenising = TokenisingPool()
+        self.preloads: Preloads
         self._tasks = tasks
         self._jobs = jobs
         self.workers_started = 0
@@ -172,6 +173,17 @@ class Host:
             "probe", module_generation=generation, tasks=self._jobs, most_running=settings.probe.max_jobs
         )
         durable = self.jobs.service
+        loading = LoadingService(
+            self.lanes,
+            catalog.shelf,
+            self.registrar,
+            loads,
+            self.downloads.jobs,
+            catalog.fetching,
+            generation,
+            (durable.status_of,),
+        )
+        self.preloads = Preloads(Registry(loading.own_methods()), self.lanes, catalog.checks)
         services = (
             durable,
             EmbeddingService(
@@ -187,16 +199,7 @@ class Host:
                     settings.microllm.max_tokens, settings.microllm.grammar_enabled, settings.inline.max_text_chars
                 ),
             ),
-            LoadingService(
-                self.lanes,
-                catalog.shelf,
-                self.registrar,
-                loads,
-                self.downloads.jobs,
-                catalog.fetching,
-                generation,
-                (durable.status_of,),
-            ),
+            loading,
             *catalog.services(self.ledger, self.aliases, self.pauses, self.jobs.ledger.open, generation),
             CachingService(self.downloads, _now_ms, generation),
             ProbingService(
@@ -232,7 +235,8 @@ class Host:
     async def restore(self) -> None:
         """Bring back what the store holds: registered models as unloaded lanes, their certifications, installs."""
         take_rows(self.aliases, await self._stores.aliases.all())
-        models = self.catalog.restorable([model_of(row) for row in await self._stores.models.all()])
+        stored = [model_of(row) for row in await self._stores.models.all()]
+        models = with_profiles_of(self.catalog.restorable(stored), self.settings.preload.models)
         await self.downloads.start({model.model_id for model in models})
         for model in models:
             self.registrar.open_lane(model)
@@ -248,10 +252,10 @@ class Host:
         """Look at every worker now and then, from here on."""
         self._tasks.start_soon(self._health.run, name="worker health")
 
-    def preload(self, registry: Registry) -> None:
+    def preload(self) -> None:
         """Give installed models their lanes and load what the settings name, from here on; neither stops the host."""
         self._jobs.start_soon(self.catalog.shelf.fill, name="lanes of the catalog")
-        self._jobs.start_soon(preload, registry, self.settings.preload.models, name="preloads")
+        self._jobs.start_soon(self.preloads.run, self.settings.preload.models, name="preloads")
 
     async def close(self) -> None:
         """Stop every lane and its worker."""
@@ -372,7 +376,7 @@ async def run_host(settings: Settings, *, stop: anyio.Event, on_ready: Callable[
     with sole_host(settings.paths):
         async with open_host(settings) as host:
             registry = host.registry()
-            host.preload(registry)
+            host.preload()
             log.info("host ready", extra={"pid": os.getpid(), "module_generation": host.module_generation})
             await serve_locked(
                 settings,

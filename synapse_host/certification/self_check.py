@@ -27,7 +27,11 @@ NOT_APPLICABLE: Mapping[str, Any] = MappingProxyType({"state": "not_applicable"}
 
 @dataclass(frozen=True, slots=True)
 class SelfCheckKey:
-    """What a finding holds for; ``subset_seal`` is the digest of a preload's fixtures, None for a catalog lane."""
+    """What a finding holds for.
+
+    For a preload ``catalog_id`` is its profile and ``subset_seal`` the digest of its fixtures, empty where there are
+    none; for a catalog lane it is None.
+    """
 
     catalog_id: str
     manifest_digest: str
@@ -89,10 +93,18 @@ def concluded(key: SelfCheckKey, verdict: Verdict, now_ms: int) -> SelfCheckRow:
 def failure(row: SelfCheckRow, model_id: str) -> SelfCheckFailed:
     """The refusal of requests to ``model_id`` while ``row`` is failed (wire contract section 2)."""
     reason = row.reason or "unknown"
+    details = {"model_id": model_id, "backend": row.key.backend, "check_id": row.key.check_id, "reason": reason}
+    if row.key.subset_seal is not None:
+        profile = row.key.catalog_id
+        return SelfCheckFailed(
+            f"model {model_id!r} failed the self-check of profile {profile!r} on backend {row.key.backend!r}: "
+            f"{reason}; it is checked again when engine, system, files or the profile change",
+            details={**details, "profile": profile},
+        )
     return SelfCheckFailed(
         f"model {model_id!r} failed its numeric self-check on backend {row.key.backend!r}: {reason}; "
         "it is checked again after it was removed and downloaded, or when engine, system or files change",
-        details={"model_id": model_id, "backend": row.key.backend, "check_id": row.key.check_id, "reason": reason},
+        details=details,
     )
 
 

@@ -1,4 +1,6 @@
-"""Runs the numerical check of catalog lanes when they are loaded, once for each key, and remembers what it found.
+"""Runs the numerical check of lanes when they are loaded, once for each key, and remembers what it found.
+
+Lanes of the catalog are held against the reference their entry names, preloads against that of their profile.
 
 A lane that is checking itself serves nobody: whoever reaches it waits (reading 18). The check holds the lane, goes
 through its device's queue like any work, and judges what came out in pure code.
@@ -24,11 +26,13 @@ from synapse_host.certification.self_check import (
     standing,
 )
 from synapse_host.certification.self_check_budget import CEILING_MS
-from synapse_host.certification.self_check_fixtures import Fixture
+from synapse_host.certification.self_check_fixtures import Fixture, FixtureInvalid
 from synapse_host.certification.self_check_judge import Verdict, judge_scores, judge_vectors
 from synapse_host.errors import ModelLoading, SynapseError
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.profiles import read_profile
+from synapse_host.lanes.registered_model import RegisteredModel
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +44,7 @@ class _Run:
 
 
 class SelfChecks:
-    """What the checks of this host's catalog lanes found. ``save`` keeps a decided one across restarts."""
+    """What the checks of this host's lanes found. ``save`` keeps a decided one across restarts."""
 
     def __init__(
         self,
@@ -73,8 +77,11 @@ class SelfChecks:
         self._rows = {check: row for check, row in self._rows.items() if row.key.catalog_id != catalog_id}
 
     def row(self, lane: Lane) -> SelfCheckRow:
-        """Where the check of a catalog lane stands."""
-        return self.standing(self._entry(lane), lane.model.backend)
+        """Where the check of a lane of the catalog, or of a profile, stands."""
+        if lane.model.catalog_id is not None:
+            return self.standing(self._entry(lane), lane.model.backend)
+        key = self._profile_key(lane.model)
+        return standing(key, self._rows.get(key.check_id))
 
     def standing(self, entry: CatalogEntry, backend: str) -> SelfCheckRow:
         """The same by entry and declared backend, loaded or not."""
@@ -82,20 +89,20 @@ class SelfChecks:
         return standing(key, self._rows.get(key.check_id))
 
     def refuse_failed(self, lane: Lane) -> None:
-        """Raise ``self_check_failed`` for a catalog lane whose check has failed; never runs one."""
-        if lane.model.catalog_id is not None:
+        """Raise ``self_check_failed`` for a lane whose check has failed; never runs one."""
+        if lane.model.checks_itself:
             row = self.row(lane)
             if row.state == "failed":
                 raise failure(row, lane.model.model_id)
 
     async def require_passed(self, lane: Lane, wait_s: float, expired: Callable[[], SynapseError]) -> None:
-        """Let a loaded catalog lane pass, after its check where that is still to be made; others pass at once.
+        """Let a loaded lane pass, after its check where that is still to be made; unchecked ones pass at once.
 
         Raises:
             SynapseError: ``self_check_failed``; what stopped the check; or ``expired()`` after ``wait_s`` seconds.
 
         """
-        if lane.model.catalog_id is None:
+        if not lane.model.checks_itself:
             return
         row = self.row(lane)
         if row.state == "pending":
@@ -136,18 +143,38 @@ class SelfChecks:
             lane.unload_when_free()
 
     async def _verdict(self, lane: Lane) -> Verdict:
-        entry = self._entry(lane)
-        fixture = self._fixtures().get(entry.self_check or "")
-        if fixture is None:
-            return Verdict(False, f"there is no reference for {entry.id}")
-        if fixture.hf_revision != entry.upstream.revision:
-            return Verdict(False, f"the reference is of revision {fixture.hf_revision}, the model of another")
+        try:
+            fixture = self._reference(lane)
+        except FixtureInvalid as unusable:
+            return Verdict(False, str(unusable))
         raw = await self._computed(lane, fixture)
         if lane.model.task == "embed":
             return judge_vectors(fixture, raw, lane.dims or 0)
         return judge_scores(
             fixture, raw, lane.model.pair_template.score, "fp32" if lane.model.dtype == "f32" else "fp16"
         )
+
+    def _reference(self, lane: Lane) -> Fixture:
+        """What the lane is held against; raises ``FixtureInvalid``."""
+        if lane.model.catalog_id is None:
+            return self._reference_of_profile(lane.model)
+        entry = self._entry(lane)
+        fixture = self._fixtures().get(entry.self_check or "")
+        if fixture is None:
+            raise FixtureInvalid(f"there is no reference for {entry.id}")
+        if fixture.hf_revision != entry.upstream.revision:
+            raise FixtureInvalid(f"the reference is of revision {fixture.hf_revision}, the model of another")
+        return fixture
+
+    def _reference_of_profile(self, model: RegisteredModel) -> Fixture:
+        fixture = self._fixtures().get(read_profile(model.profile or "").model)
+        if fixture is None:
+            raise FixtureInvalid(f"there is no reference for profile {model.profile!r}")
+        if fixture.task != model.task:
+            raise FixtureInvalid(
+                f"profile {model.profile!r} is for task {fixture.task!r}, the model for {model.task!r}"
+            )
+        return fixture
 
     async def _computed(self, lane: Lane, fixture: Fixture) -> bytes:
         """The lane's figures, row by row; between two rows the ceiling is looked at (reading 22)."""
@@ -170,6 +197,22 @@ class SelfChecks:
             engine=self._standing.engine(entry, backend),
             os_build=self._os_build,
             fixture_revision=entry.fixture_revision,
+        )
+
+    def _profile_key(self, model: RegisteredModel) -> SelfCheckKey:
+        try:
+            fixture = self._fixtures().get(read_profile(model.profile or "").model)
+        except FixtureInvalid:
+            fixture = None
+        return SelfCheckKey(
+            catalog_id=model.profile or "",
+            manifest_digest=model.manifest_digest or "",
+            backend=model.backend,
+            fingerprint=model.fingerprint,
+            engine=model.engine,
+            os_build=self._os_build,
+            fixture_revision=fixture.revision if fixture else 0,
+            subset_seal=fixture.seal if fixture else "",
         )
 
     def _entry(self, lane: Lane) -> CatalogEntry:

@@ -27,3 +27,5 @@ class LoadRequest:
     dtype: DType | None
     quant: str
     prompts: TextPrompts = NO_PROMPTS
+    #: Of a preload: what it is checked against at load.
+    profile: str | None = None

@@ -30,6 +30,7 @@ from synapse_host.lanes.model_package import (
     read_outline,
     read_verified,
 )
+from synapse_host.lanes.profiles import refuse_other_engine
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.weight_shards import read_shards, weights_digest
 from synapse_host.model_files.architectures import Architecture
@@ -52,6 +53,8 @@ def prepare_model(
     request: LoadRequest, files: ModelFiles, description: BackendDescription, *, created_ms: int
 ) -> RegisteredModel:
     """Everything the host stores about the model, its fingerprint included."""
+    if request.profile is not None:
+        refuse_other_engine(request.profile, description.engine)
     dtype = _dtype(request.dtype, description)
     outline = read_outline(request, files)
     architecture = outline.architecture
@@ -110,6 +113,7 @@ def prepare_model(
         batch=description.recommended_batch or DEFAULT_POLICY,
         created_ms=created_ms,
         shards=shards,
+        profile=request.profile,
     )
 
 

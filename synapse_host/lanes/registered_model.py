@@ -61,6 +61,8 @@ class RegisteredModel:
     shards: tuple[WeightShard, ...] = ()
     #: The entry whose lane this is; None for a model an operator loaded. Lanes of the catalog are not stored as models.
     catalog_id: str | None = None
+    #: What a preload is checked against at load, in the place of a probe; None for any other model.
+    profile: str | None = None
 
     @property
     def pair_template(self) -> PairTemplate:
@@ -78,12 +80,17 @@ class RegisteredModel:
         return self.format != GGUF
 
     @property
+    def checks_itself(self) -> bool:
+        """Whether it is held against published figures when it is loaded: a lane of the catalog, or with a profile."""
+        return self.catalog_id is not None or bool(self.profile)
+
+    @property
     def certifiable(self) -> bool:
         """Whether its class is certified at all.
 
-        Text from an engine that is not owned is not (reading 28), nor is a lane of the catalog, which checks itself.
+        Text from an engine that is not owned is not (reading 28), nor is what checks itself.
         """
-        return self.catalog_id is None and (self.task != "generate" or self.manifest_digest is not None)
+        return not self.checks_itself and (self.task != "generate" or self.manifest_digest is not None)
 
     def runtime_config(self, *, threads: int) -> dict[str, str]:
         """The string pairs of LOAD (reference page of the worker protocol)."""

@@ -42,6 +42,7 @@ def row_of(model: RegisteredModel) -> ModelRow:
         numeric_profile_json=model.numeric_profile_json,
         created_ms=model.created_ms,
         shards_json=json.dumps([[shard.file, shard.path, shard.sha256, shard.size] for shard in model.shards]),
+        profile=model.profile,
     )
 
 
@@ -78,4 +79,5 @@ def model_of(row: ModelRow) -> RegisteredModel:
         batch=BatchPolicy(row.batch_rows, row.batch_token_budget),
         created_ms=row.created_ms,
         shards=tuple(WeightShard(*shard) for shard in json.loads(row.shards_json)),
+        profile=row.profile,
     )

@@ -92,6 +92,6 @@ class JobLanes:
         self.pauses.refuse(lane.model)
         lane.refuse_quarantined()
         self.checks.refuse_failed(lane)
-        if lane.model.catalog_id is None:
+        if lane.model.certifiable:
             self.certifications.require_certified(lane.model)
         return ServedLane(lane, self.checks, self.gate)

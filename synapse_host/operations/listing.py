@@ -78,7 +78,14 @@ class ListingService:
         if (pause := self.pauses.state.pause) is not None and self.pauses.concerns(model):
             row.update(paused_until_ms=pause.until_ms, pause_reason=pause.reason)
         row.update({name: value for name, value in optional.items() if value is not None})
-        return row | ({"self_check": dict(NOT_APPLICABLE)} if model.catalog_id is None else self._of_catalog(lane))
+        if model.catalog_id is not None:
+            return row | self._of_catalog(lane)
+        return row | (self._of_profile(lane) if model.profile else {"self_check": dict(NOT_APPLICABLE)})
+
+    def _of_profile(self, lane: Lane) -> dict[str, Any]:
+        """What a preload with a profile has in the place of certification."""
+        check = self.checks.row(lane)
+        return {"self_check": check.to_wire(), "profile": lane.model.profile, "certified": check.state == "passed"}
 
     def _of_catalog(self, lane: Lane) -> dict[str, Any]:
         """What a lane of the catalog has in the place of certification; certified and admission go next release."""

@@ -80,6 +80,12 @@ class ModelLoadParams(Params):
     deadline_ms: Milliseconds | None = None
 
 
+class PreloadParams(ModelLoadParams):
+    """A load the settings ask for, which alone may name a profile."""
+
+    profile: Name | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
     """``request`` names every file; those of ``fetched`` are to be put beside those of its directory first.
@@ -228,6 +234,7 @@ def _request(
         dtype=params.dtype,
         quant=params.quant,
         prompts=TextPrompts(params.prompts.query, params.prompts.document),
+        profile=params.profile if isinstance(params, PreloadParams) else None,
     )
 
 

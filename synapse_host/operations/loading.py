@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.resolution import lane_of, refuse_reserved
 from synapse_host.operations.constraints import Name, Params
 from synapse_host.operations.load_fetching import LoadFetching
-from synapse_host.operations.load_manifest import LoadPlan, ModelLoadParams, load_plan
+from synapse_host.operations.load_manifest import LoadPlan, ModelLoadParams, PreloadParams, load_plan
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 from synapse_host.operations.registry import Method, Reply, RequestContext
 
@@ -64,6 +64,11 @@ class LoadingService:
             Method("model.status", "query", ModelStatusParams, self.status),
             Method("model.unload", "mutate", ModelUnloadParams, self.unload),
         ]
+
+    def own_methods(self) -> list[Method]:
+        """The same for the host itself, whose loads may name a profile."""
+        load, *others = self.methods()
+        return [replace(load, params=PreloadParams), *others]
 
     async def load(self, params: ModelLoadParams, context: RequestContext) -> Reply:
         """Start loading; the reply names the job to poll."""

@@ -150,12 +150,12 @@ class ProbingService:
             serving_admission=None,
             serving_admission_reason=None,
         )
-        if model.catalog_id is not None:
+        if model.checks_itself:
             row.update(self._of_catalog(lane))
         return row
 
     def _of_catalog(self, lane: Lane) -> dict[str, Any]:
-        """What a lane of the catalog has in the place of a certification."""
+        """What a lane of the catalog, or with a profile, has in the place of a certification."""
         check = self.checks.row(lane)
         return {
             "certification_status": "not_required",
@@ -170,6 +170,12 @@ class ProbingService:
 def _refuse_uncertifiable(lanes: list[Lane]) -> None:
     for lane in lanes:
         model = lane.model
+        if model.profile:
+            raise InvalidRequest(
+                f"model {model.model_id!r} is checked against profile {model.profile!r} when it is loaded and needs no "
+                "probe; leave it out",
+                details={"model_id": model.model_id, "profile": model.profile},
+            )
         if not model.certifiable:
             raise InvalidRequest(
                 f"model {model.model_id!r} generates text on engine {model.engine.engine!r}, whose numbers are not "

@@ -137,7 +137,7 @@ class StatusService:
             "execution_waiters": pace.waiting,
             "inline_in_flight_executions": pace.running,
         }
-        if model.catalog_id is not None:
+        if model.checks_itself:
             return row | {
                 "certification_required": False,
                 "certification_status": "not_required",

@@ -52,6 +52,7 @@ class ModelRow(SQLModel, table=True):
     numeric_profile_json: str
     created_ms: int
     shards_json: str = "[]"
+    profile: str | None = None
 
 
 class CertificationRow(SQLModel, table=True):

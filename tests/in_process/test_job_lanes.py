@@ -38,9 +38,9 @@ def lanes_of(lane: Any, **refusals: SynapseError) -> JobLanes:
     return JobLanes(table, other, other, other, other)
 
 
-def lane(fingerprint: str = FINGERPRINT, catalog_id: str | None = None, quarantine: SynapseError | None = None) -> Any:
+def lane(fingerprint: str = FINGERPRINT, certifiable: bool = True, quarantine: SynapseError | None = None) -> Any:
     refusing = Refusing(**({"refuse_quarantined": quarantine} if quarantine else {}))
-    model = SimpleNamespace(fingerprint=fingerprint, catalog_id=catalog_id, model_id="m")
+    model = SimpleNamespace(fingerprint=fingerprint, certifiable=certifiable, model_id="m")
     return SimpleNamespace(model=model, refuse_quarantined=refusing.refuse_quarantined)
 
 
@@ -75,5 +75,5 @@ def test_a_quarantine_is_met() -> None:
         lanes_of(lane(quarantine=EngineCrashed("cooling down"))).of(JOB)
 
 
-def test_a_lane_of_the_catalog_needs_no_certification() -> None:
-    assert lanes_of(lane(catalog_id="c"), require_certified=NotCertified("no")).of(JOB) is not None
+def test_a_lane_that_checks_itself_needs_no_certification() -> None:
+    assert lanes_of(lane(certifiable=False), require_certified=NotCertified("no")).of(JOB) is not None

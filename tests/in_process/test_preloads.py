@@ -11,7 +11,6 @@ import pytest
 
 from synapse_host.errors import StartRefused
 from synapse_host.lanes.resolution import why_not_restored
-from synapse_host.operations.preloading import preload
 from synapse_host.testing.catalog_rules.scene import Stage
 from synapse_host.testing.stub_lane import stub_model
 from synapse_host.testing.tiny_catalog import EMBED, OTHER, SHY, write_tiny_catalog
@@ -60,7 +59,7 @@ async def test_what_is_wrong_is_one_warning_and_the_rest_is_loaded(
     )
     async with stage.scene() as scene:
         with caplog.at_level(logging.WARNING, "synapse_host.operations.preloading"), anyio.fail_after(60):
-            await preload(scene.registry, entries)
+            await scene.host.preloads.run(entries)
         assert [row["model_id"] for row in (await scene.call("models.list"))["models"]] == ["good"]
         assert (await scene.call("model.status", model_id="good"))["state"] == "ready"
     warned = [record.getMessage() for record in caplog.records if "preload" in record.getMessage()]
