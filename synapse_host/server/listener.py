@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,7 +159,7 @@ class _Door:
         direct = DirectStream(stream, stall_s=self._service.limits.stall_s)
         self._connections.count += 1
         try:
-            async with stream:
+            async with aclosing(direct):
                 refusal = self._refusal(uid)
                 if refusal is not None:
                     await self._turn_away(direct, refusal)

@@ -116,3 +116,50 @@ async def test_peer_that_closed_is_told_apart(ends: tuple[SocketStream, SocketSt
         await far.receive(10)
     with pytest.raises(anyio.BrokenResourceError):
         await far.write(b"x")
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_read_cancelled_while_bytes_arrive_leaves_them_for_the_next(
+    ends: tuple[SocketStream, SocketStream], turns: int
+) -> None:
+    near, far = DirectStream(ends[0]), DirectStream(ends[1])
+    received: list[bytes] = []
+
+    async def read() -> None:
+        received.append(await far.receive(10))
+
+    with anyio.fail_after(DEADLINE_S):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                await anyio.lowlevel.checkpoint()
+                await near.write(b"kept and more")
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+        while sum(map(len, received)) < len(b"kept and more"):
+            received.append(await far.receive(4))
+    assert b"".join(received) == b"kept and more"
+
+
+async def test_loop_hears_of_bytes_nobody_reads_only_once(
+    ends: tuple[SocketStream, SocketStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = []
+    original = DirectStream._readable
+
+    def counted(stream: DirectStream) -> None:
+        heard.append(stream)
+        original(stream)
+
+    monkeypatch.setattr(DirectStream, "_readable", counted)
+    near, far = DirectStream(ends[0]), DirectStream(ends[1])
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(near.write, b"first")
+            assert await far.receive(10) == b"first"
+        await near.write(b"second")
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        assert len(heard) == 2
+        assert await far.receive(10) == b"second"
