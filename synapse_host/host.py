@@ -31,6 +31,7 @@ from synapse_host.errors import SynapseError
 from synapse_host.host_catalog import HostCatalog
 from synapse_host.host_jobs import HostJobs
 from synapse_host.host_probes import HostProbes
+from synapse_host.host_workers import HostWorkers
 from synapse_host.identity.machine_profile import MachineProfile, read_machine_profile
 from synapse_host.jobs.counters import JobCounters
 from synapse_host.lanes.backend_choice import BackendChoice
@@ -63,12 +64,10 @@ from synapse_host.operations.tokenising import TokenisingPool
 from synapse_host.server.listener import OpenConnections, serve_locked, sole_host
 from synapse_host.server.singleton import make_private_directory
 from synapse_host.settings import Settings
-from synapse_host.socket_paths import worker_socket_folder, worker_socket_path
+from synapse_host.socket_paths import worker_socket_folder
 from synapse_host.store.database import Store
 from synapse_host.store.stores import Stores
 from synapse_host.supervision.output_log import OutputLog
-from synapse_host.supervision.worker import Worker
-from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.tokenization.pairs import LaneTokenizer
 
 log = logging.getLogger("synapse_host")
@@ -99,13 +98,8 @@ class Host:
         self.lanes = LaneTable()
         self.ledger = CertificationLedger(self.profile_hash)
         self.gate = Gate(byte_budget=settings.inline.byte_budget, clock=time.monotonic)
-        self.pauses = PauseControl(
-            self.lanes,
-            FileLock(settings.paths.runtime_dir / "synapse" / "neural-engine.lock"),
-            tasks,
-            now_ms=_now_ms,
-            clock=time.monotonic,
-        )
+        lock = FileLock(settings.paths.runtime_dir / "synapse" / "neural-engine.lock")
+        self.pauses = PauseControl(self.lanes, lock, tasks, now_ms=_now_ms, clock=time.monotonic)
         self._backends = BackendChoice(settings.paths.cache_dir, settings.of_backends)
         self.registrar = ModelRegistrar(
             self.lanes, self._backends, save=self._save_model, runtime=self._runtime, now_ms=_now_ms
@@ -116,14 +110,16 @@ class Host:
         self._health = HealthRefresh(self.lanes, settings.worker.ping_interval_s)
         self._output = OutputLog(time.monotonic, settings.log.worker_lines_per_s)
         self._devices = Devices()
+        self.workers = HostWorkers(
+            settings, self._backends, self.pauses, lock, self._devices.of("ane"), self._output, tasks
+        )
         self._refusals = Refusals(_now_ms)
         self._tokenising = TokenisingPool()
         self.preloads: Preloads
         self._tasks = tasks
         self._jobs = jobs
-        self.workers_started = 0
         self._probes = HostProbes(
-            settings, self.ledger, stores.certifications, self._start_worker, machine.os_build, generation, _now_ms
+            settings, self.ledger, stores.certifications, self.workers.start, machine.os_build, generation, _now_ms
         )
         self.counters = counters
         self.downloads = downloads
@@ -132,7 +128,7 @@ class Host:
             self.lanes,
             downloads,
             runtime=self._runtime,
-            start_worker=self._start_worker,
+            start_worker=self.workers.start,
             save_check=self._save_check,
             tasks=tasks,
             os_build=machine.os_build,
@@ -282,7 +278,7 @@ class Host:
 
     def _runtime(self, model: RegisteredModel) -> LaneRuntime:
         return LaneRuntime(
-            start_worker=self._start_worker,
+            start_worker=self.workers.start,
             read_tokenizer=_read_tokenizer,
             turns=self._devices.of(model.device_class),
             tasks=self._tasks,
@@ -292,25 +288,8 @@ class Host:
             recycle_rss_mib=self.settings.worker.recycle_rss_mib,
             refuse_load=self.pauses.refuse,
             loaded=self._health.wake,
+            shapes_of=self.workers.shapes_of,
         )
-
-    async def _start_worker(self, model: RegisteredModel) -> Worker:
-        self.pauses.require_lock(model)
-        await self._backends.require_installed(model.backend)
-        self.workers_started += 1
-        worker_id = f"synapse-{model.engine.engine}-{model.model_id}-{self.workers_started}"
-        spec = WorkerSpec(
-            backend=model.backend,
-            engine=model.engine.engine,
-            worker_id=worker_id,
-            socket_path=worker_socket_path(self.settings.paths.runtime_dir, worker_id),
-            max_frame=self.settings.server.max_frame,
-            expected_manifest=model.manifest_digest,
-            expected_kernel=model.kernel_revision,
-            output=self._output,
-            settings=self.settings.of_backends.get(model.backend, {}),
-        )
-        return await Worker.start(spec, self._tasks)
 
 
 async def _read_tokenizer(model: RegisteredModel) -> LaneTokenizer:

@@ -27,6 +27,9 @@ class DeviceTurns:
         self._queue = FairQueue()
         self._running: set[Turn] = set()
         self._advancing = False
+        #: How many keep the device from beginning anything, and who waits for what is running to end.
+        self._closings = 0
+        self._emptied: asyncio.Event | None = None
         self._usual = {work_class: Usual() for work_class in WorkClass}
         #: Groups and milliseconds each class waits with, those it has not asked for yet included.
         self._groups = dict.fromkeys(WorkClass, 0)
@@ -46,7 +49,7 @@ class DeviceTurns:
     @property
     def free(self) -> bool:
         """True when one that asked now would begin at once."""
-        return len(self._running) < self._most and not self._queue
+        return not self._closings and len(self._running) < self._most and not self._queue
 
     def depth(self, work_class: WorkClass) -> int:
         """How many of a class wait for their turn."""
@@ -94,7 +97,13 @@ class DeviceTurns:
         self._book_rest(turn, -1)
         now = self._clock()
         self._queue.ended(turn.work_class, now)
+        if self._emptied is not None and not self._running:
+            self._emptied.set()
         self._advance(now)
+
+    def now(self) -> float:
+        """The clock's second."""
+        return self._clock()
 
     def waited_ms(self, turn: Turn) -> float:
         """Milliseconds a turn that has come was waited for."""
@@ -117,6 +126,25 @@ class DeviceTurns:
             if not self.withdraw(turn):
                 self.end(turn)
 
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """Nothing runs for the length of the block: turns that were begun end first, those asked for begin after it.
+
+        For what the device does beside computing, such as compiling: it takes no permit, and no turn is counted longer
+        for it.
+        """
+        self._closings += 1
+        try:
+            while self._running:
+                self._emptied = self._emptied or asyncio.Event()
+                await self._emptied.wait()
+                self._emptied = None
+            yield
+        finally:
+            self._closings -= 1
+            if not self._closings:
+                self._advance(self._clock())
+
     def _book(self, turn: Turn, sign: int) -> None:
         self._account(turn.work_class, sign, sign * turn.estimate_ms)
 
@@ -135,7 +163,7 @@ class DeviceTurns:
             return
         self._advancing = True
         try:
-            while self._queue and len(self._running) < self._most:
+            while self._queue and not self._closings and len(self._running) < self._most:
                 turn = self._queue.take(now)
                 assert turn is not None
                 self._book(turn, -1)

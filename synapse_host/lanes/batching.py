@@ -23,18 +23,25 @@ def padded_length(count: int, ladder: Sequence[int] | None) -> int:
     return ladder[at] if at < len(ladder) else count
 
 
-def group_rows(counts: Sequence[int], policy: BatchPolicy, ladder: Sequence[int] | None = None) -> list[list[int]]:
-    """Indices of ``counts`` in groups of at most ``policy.rows`` rows and ``policy.token_budget`` padded tokens."""
+def group_rows(
+    counts: Sequence[int], policy: BatchPolicy, ladder: Sequence[int] | None = None, *, alike: bool = False
+) -> list[list[int]]:
+    """Indices of ``counts`` in groups of at most ``policy.rows`` rows and ``policy.token_budget`` padded tokens.
+
+    The rows of a group are padded to one length where they must be ``alike``.
+    """
     groups: list[list[int]] = []
     group: list[int] = []
-    tokens = 0
+    tokens = last = 0
     for index in sorted(range(len(counts)), key=counts.__getitem__):
         length = padded_length(counts[index], ladder)
-        if group and (len(group) == policy.rows or tokens + length > policy.token_budget):
+        full = len(group) == policy.rows or tokens + length > policy.token_budget
+        if group and (full or (alike and length != last)):
             groups.append(group)
             group, tokens = [], 0
         group.append(index)
         tokens += length
+        last = length
     if group:
         groups.append(group)
     return groups

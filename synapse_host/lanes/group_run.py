@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from synapse_host.admission.device_turns import DeviceTurns
@@ -18,6 +18,24 @@ from synapse_host.supervision.worker import Worker
 from synapse_host.worker_protocol.messages import Message, Scores, VectorsHeader
 
 
+@dataclass(slots=True)
+class ShapeWait:
+    """What a request with shapes waits for: the shape of ``tokens`` since a second of the clock, then its turn."""
+
+    tokens: int = 0
+    since: float = 0.0
+    turn: GroupRun | None = None
+
+    def began(self, tokens: int, now: float) -> None:
+        """The wait for another group began."""
+        self.tokens, self.since, self.turn = tokens, now, None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits; False before its first group, and while one is computed."""
+        return self.tokens > 0 and (self.turn is None or not self.turn.begun)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """How a request is computed: the indices of its rows in groups, and of each its padded tokens and its estimate."""
@@ -27,6 +45,12 @@ class GroupPlan:
     groups: Sequence[Sequence[int]]
     tokens: Sequence[int]
     group_ms: Sequence[float]
+    wait: ShapeWait = field(default_factory=ShapeWait)
+
+    def only(self, place: int) -> GroupPlan:
+        """The plan of one group alone."""
+        one = slice(place, place + 1)
+        return replace(self, groups=self.groups[one], tokens=self.tokens[one], group_ms=self.group_ms[one])
 
     @property
     def work(self) -> Work:
@@ -68,6 +92,11 @@ class GroupRun:
         first_ms = plan.group_ms[0]
         rest_ms = sum(plan.group_ms) - first_ms
         self._places = [Turn(partial(self._begin, 0), plan.work_class, first_ms, len(plan.groups) - 1, rest_ms)]
+
+    @property
+    def begun(self) -> bool:
+        """Whether the turn of its first group has come."""
+        return self._places[0].began_at is not None
 
     def begin(self) -> None:
         """Ask for the first turn; one that the device is free for has begun when this returns."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 
 class HardwareLock(Protocol):
-    """What a pause needs of the lock. Neither call waits."""
+    """What a pause and a worker need of the lock. No call waits."""
 
     def acquire(self) -> bool:
         """Take it; False while another process has it. Taking what one has is harmless."""
@@ -21,11 +22,15 @@ class HardwareLock(Protocol):
 
 
 class FileLock:
-    """An advisory lock on a file of the user, held while its descriptor is open here or in who inherited it."""
+    """An advisory lock on a file of the user, held while its descriptor is open here or in who inherited it.
+
+    It is only ever closed, never unlocked: a worker that outlives the host keeps the hardware fenced until it ends.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
+        self._holders: list[Callable[[], bool]] = []
 
     def acquire(self) -> bool:
         """Take it; raises ``OSError`` where the file cannot be made."""
@@ -43,9 +48,26 @@ class FileLock:
         self._descriptor = descriptor
         return True
 
+    @property
+    def descriptor(self) -> int | None:
+        """What a process that uses the hardware inherits; None while the lock is not ours."""
+        return self._descriptor
+
+    def inherited(self, gone: Callable[[], bool]) -> None:
+        """A process was started with the descriptor; ``gone`` says whether its end is confirmed."""
+        self._holders = [holder for holder in self._holders if not holder()] + [gone]
+
     def release(self) -> None:
-        """Give it back, whoever inherited the descriptor."""
-        if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Give it back.
+
+        Raises:
+            OSError: a process that inherited it is not known to have ended, so that it is not free; it stays ours.
+
+        """
+        if self._descriptor is None:
+            return
+        self._holders = [holder for holder in self._holders if not holder()]
+        if self._holders:
+            raise OSError(f"{len(self._holders)} processes that inherited it are not known to have ended")
+        os.close(self._descriptor)
+        self._descriptor = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from itertools import count
-from typing import Literal
 
 import anyio
 
@@ -18,9 +17,9 @@ from synapse_host.admission.gate import Budget
 from synapse_host.admission.work_class import WorkClass
 from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelLoading, SynapseError
 from synapse_host.lanes.batching import group_rows, padded_length
-from synapse_host.lanes.group_messages import embed_message, rerank_message, token_bytes
-from synapse_host.lanes.group_run import GroupPlan, GroupRun, numbers_of
-from synapse_host.lanes.host_fault import host_fault
+from synapse_host.lanes.group_messages import token_bytes
+from synapse_host.lanes.group_run import GroupPlan, GroupRun
+from synapse_host.lanes.grouped_rows import Grouped, GroupedRows
 from synapse_host.lanes.lane_health import LaneHealth
 from synapse_host.lanes.lane_holders import Holders
 from synapse_host.lanes.lane_pace import LanePace
@@ -29,6 +28,7 @@ from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
 from synapse_host.lanes.strikes import Strikes
 from synapse_host.lanes.upkeep import Upkeep
+from synapse_host.lanes.worker_errors import shape_compiling
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
@@ -40,10 +40,6 @@ __all__ = ["Lane", "LaneRuntime"]
 #: Longest wait of a request that finds its lane loading (wire contract section 2, model_loading).
 LOAD_WAIT_MS = 5000
 FLOAT_BYTES = 4
-
-_Grouped = Literal["embed", "rerank"]
-#: What makes the message for the token rows of one group.
-_MESSAGES = {"embed": embed_message, "rerank": rerank_message}
 
 
 class Lane:
@@ -216,29 +212,38 @@ class Lane:
             EngineCrashed: the worker died, broke its protocol, or computed no numbers.
 
         """
-        operation: _Grouped = "embed" if self.model.task == "embed" else "rerank"
+        operation: Grouped = "embed" if self.model.task == "embed" else "rerank"
         plan = self.plan(operation, [len(row)], WorkClass.CONTROL)
         width = FLOAT_BYTES * (self._require_serving().dims if operation == "embed" else 1)
         return await self._grouped([row], [case_id], plan, operation, width, serves=False)
 
-    def plan(self, operation: _Grouped, counts: Sequence[int], work_class: WorkClass) -> GroupPlan:
+    def plan(self, operation: Grouped, counts: Sequence[int], work_class: WorkClass) -> GroupPlan:
         """How rows of ``counts`` tokens are computed, and what that is expected to take.
 
         Raises:
             EngineCrashed: the worker ended.
 
         """
-        buckets = self._require_serving().buckets
-        groups = [[0]] if len(counts) == 1 else group_rows(counts, self.model.batch, buckets)
+        serving = self._require_serving()
+        buckets, alike = serving.buckets, serving.shapes is not None
+        groups = [[0]] if len(counts) == 1 else group_rows(counts, self.model.batch, buckets, alike=alike)
         tokens = [sum(padded_length(counts[index], buckets) for index in group) for group in groups]
         return GroupPlan(operation, work_class, groups, tokens, [self.costs.ms(operation, number) for number in tokens])
+
+    def compiling(self, plan: GroupPlan) -> SynapseError | None:
+        """``shape_compiling`` where the wait the request of ``plan`` is in met a compilation; None where it did not."""
+        serving, wait = self._residency.serving, plan.wait
+        if serving is None or serving.shapes is None or not wait.waiting:
+            return None
+        shape = serving.shapes.blocking(wait.tokens, wait.since)
+        return None if shape is None else shape_compiling(self.model.model_id, shape)
 
     def generation_plan(self, max_tokens: int) -> GroupPlan:
         """The one turn a generation of at most ``max_tokens`` takes, and for how long it is expected to."""
         tokens = self.costs.generation_tokens(max_tokens)
         return GroupPlan("generate", WorkClass.BULK, [[0]], [tokens], [self.costs.ms("generate", tokens)])
 
-    def _planned(self, operation: _Grouped, rows: Sequence[Sequence[int]], work: WorkClass | GroupPlan) -> GroupPlan:
+    def _planned(self, operation: Grouped, rows: Sequence[Sequence[int]], work: WorkClass | GroupPlan) -> GroupPlan:
         return work if isinstance(work, GroupPlan) else self.plan(operation, [len(row) for row in rows], work)
 
     async def _grouped(
@@ -246,46 +251,21 @@ class Lane:
         rows: Sequence[Sequence[int]],
         item_ids: Sequence[str],
         plan: GroupPlan,
-        operation: _Grouped,
+        operation: Grouped,
         width: int,
         *,
         serves: bool = True,
     ) -> bytes:
         """``width`` bytes of answer for each row, in the order given."""
         serving = self._require_serving()
-        message = _MESSAGES[operation]
-        try:
-            grouped = [[rows[index] for index in group] for group in plan.groups]
-            requests = [
-                (
-                    message(f"{operation}-{next(self._numbers)}", serving.model_ref, self.model, group),
-                    token_bytes(group),
-                )
-                for group in grouped
-            ]
 
-            def over(place: int, exchange: Exchange, took_ms: float) -> None:
-                self.executed_ms += took_ms
-                if self._account(serving, exchange, len(plan.groups[place]) if serves else 0):
-                    self.costs.learn(operation, plan.tokens[place], took_ms)
+        def over(place: int, exchange: Exchange, took_ms: float) -> None:
+            self.executed_ms += took_ms
+            if self._account(serving, exchange, len(plan.groups[place]) if serves else 0):
+                self.costs.learn(operation, plan.tokens[place], took_ms)
 
-            run = GroupRun(self.turns, serving.worker, plan, requests, over, self.pace)
-        except Exception as fault:
-            raise host_fault("a group of rows", fault) from fault
-        run.begin()
-        if len(rows) == 1:
-            return bytes(numbers_of(await run.wait(0), item_ids))
-        out = bytearray(len(rows) * width)
-        for place, group in enumerate(plan.groups):
-            exchange = await run.wait(place)
-            try:
-                raw = numbers_of(exchange, [item_ids[index] for index in group])
-            except BaseException:
-                run.give_up()
-                raise
-            for position, index in enumerate(group):
-                out[index * width : (index + 1) * width] = raw[position * width : (position + 1) * width]
-        return bytes(out)
+        grouped = GroupedRows(self.model, serving, self.turns, self.pace, self._numbers, over, operation, width)
+        return await grouped.computed(rows, item_ids, plan)
 
     async def generate(self, prompt: Sequence[int], max_tokens: int, plan: GroupPlan | None = None) -> Text:
         """What the model says after the token ids of ``prompt``, at most ``max_tokens`` of it.

@@ -16,19 +16,13 @@ from synapse_host.errors import EXCEPTIONS, SynapseError
 from synapse_host.lanes.hardware_lock import HardwareLock
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.neural_engine_models import on_neural_engine
 from synapse_host.lanes.pause_state import DrainFault, Pause, PauseState
 from synapse_host.lanes.registered_model import RegisteredModel
 
 _log = logging.getLogger(__name__)
-#: Engines that compute on the Neural Engine (readings, 8).
-NEURAL_ENGINES = frozenset({"ane-direct-worker", "ane-coreml-worker"})
 #: Seconds between two tries to give the lock back or to take it (wire contract, lanes.status).
 RETRY_S = 1.0
-
-
-def on_neural_engine(model: RegisteredModel) -> bool:
-    """Whether a model computes there."""
-    return model.engine.engine in NEURAL_ENGINES
 
 
 class PauseControl:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -27,6 +28,9 @@ from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.pairs import LaneTokenizer
 from synapse_host.worker_protocol.messages import Load, Loaded, Unload
+
+if TYPE_CHECKING:
+    from synapse_host.lanes.worker_share import ModelShapes
 
 _log = logging.getLogger(__name__)
 #: Seconds a worker gets to end by itself when its lane closes. Admitted requests were awaited before.
@@ -55,6 +59,8 @@ class LaneRuntime:
     loaded: Callable[[], None] = lambda: None
     #: What a refused LOAD becomes for those who wait for it.
     load_error: Callable[[WorkerRefusal, RegisteredModel], Awaitable[SynapseError]] = load_error
+    #: The shapes of a model that a worker has loaded, where they are compiled one by one.
+    shapes_of: Callable[[Worker, str], ModelShapes | None] = lambda worker, model_ref: None
 
 
 @dataclass(slots=True)
@@ -86,6 +92,7 @@ class Serving:
     tokenizer: LaneTokenizer
     #: What the worker held when it had just loaded; asked only where its size is limited.
     fresh_rss_mib: int | None = None
+    shapes: ModelShapes | None = None
 
 
 class Residency:
@@ -235,7 +242,8 @@ class Residency:
             raise
         self.cold_load_ms = round((time.perf_counter() - began) * 1000)
         buckets = tuple(loaded.buckets) if loaded.buckets else None
-        self.serving = Serving(worker, loaded.model_ref, loaded.dims, buckets, tokenizer, fresh_rss_mib)
+        shapes = self._runtime.shapes_of(worker, loaded.model_ref)
+        self.serving = Serving(worker, loaded.model_ref, loaded.dims, buckets, tokenizer, fresh_rss_mib, shapes)
         self._runtime.tasks.start_soon(self._watch, worker, name=f"watch {self.model.model_id}")
 
     async def _fresh_size(self, worker: Worker) -> int | None:

@@ -90,6 +90,8 @@ class ShapeResidency:
     limits: Limits = field(default_factory=Limits)
     compiling: Shape | None = None
     evicting: Shape | None = None
+    #: The worker is dead to whoever asks, and its process not known to be gone: nothing is granted, nothing refunded.
+    lost: bool = False
     _models: dict[str, _Model] = field(default_factory=dict)
     _held: dict[Shape, _Held] = field(default_factory=dict)
     _leases: dict[Ticket, Shape] = field(default_factory=dict)
@@ -106,12 +108,27 @@ class ShapeResidency:
         """Shapes that can be leased, or are."""
         return frozenset(self._held)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being compiled or dropped."""
+        return self.compiling is None and self.evicting is None
+
+    def leases(self, shape: Shape) -> int:
+        """How many requests use a resident shape now."""
+        return self._held[shape].leases
+
+    def cost(self, model: str) -> int:
+        """Executables one shape of ``model`` takes."""
+        return self._models[model].cost
+
     def register(self, model: str, *, layers: int, smallest: int) -> None:
         """A model whose every shape costs ``layers`` executables; its ``smallest`` rung is evicted last."""
         self._models[model] = _Model(layers, smallest)
 
     def want(self, ticket: Ticket, shape: Shape) -> list[Action]:
         """A request needs ``shape``."""
+        if self.lost:
+            return [Fail(ticket, "the worker of the Neural Engine ended")]
         if self._cost(shape) > self.limits.executables:
             most = self.limits.executables
             return [Fail(ticket, f"one shape of {shape.model} takes {self._cost(shape)} executables of at most {most}")]
@@ -156,10 +173,31 @@ class ShapeResidency:
         self.evicting = None
         return self._next()
 
+    def unloaded(self, model: str, reason: str) -> list[Action]:
+        """The worker confirmed that ``model`` is gone, and its shapes with it; waits for one of them fail.
+
+        Only called while nothing of the model is being compiled or dropped: the worker does one thing at a time.
+        """
+        assert self.compiling is None or self.compiling.model != model
+        assert self.evicting is None or self.evicting.model != model
+        failed: list[Action] = [Fail(wait.ticket, reason) for wait in self._queue if wait.shape.model == model]
+        self._queue = [wait for wait in self._queue if wait.shape.model != model]
+        self._held = {shape: held for shape, held in self._held.items() if shape.model != model}
+        self._leases = {ticket: shape for ticket, shape in self._leases.items() if shape.model != model}
+        del self._models[model]
+        return failed + self._next()
+
+    def worker_lost(self, reason: str) -> list[Action]:
+        """The worker answers no more: every wait fails. What it held is taken until its process is known to be gone."""
+        self.lost = True
+        waits, self._queue = self._queue, []
+        return [Fail(wait.ticket, reason) for wait in waits]
+
     def exited(self, reason: str) -> list[Action]:
         """The worker's process is confirmed gone, and everything it held with it; every wait fails."""
         waits, self._queue = self._queue, []
         self.compiling = self.evicting = None
+        self.lost = False
         self._held.clear()
         self._leases.clear()
         return [Fail(wait.ticket, reason) for wait in waits]
@@ -168,6 +206,8 @@ class ShapeResidency:
 
     def _next(self) -> list[Action]:
         """Serve the queue from its head, strictly in order, as far as it goes."""
+        if self.lost:
+            return []
         actions: list[Action] = []
         while self._queue and not (self.compiling or self.evicting):
             head = self._queue[0]
@@ -230,7 +270,7 @@ class ShapeResidency:
         return Grant(ticket)
 
     def _cost(self, shape: Shape) -> int:
-        return self._models[shape.model].cost
+        return self.cost(shape.model)
 
     def _tick(self) -> int:
         self._clock += 1

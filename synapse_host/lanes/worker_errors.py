@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from synapse_host.errors import ArtifactInvalid, EngineCrashed, SynapseError
+from synapse_host.errors import EXCEPTIONS, ArtifactInvalid, EngineCrashed, SynapseError
 from synapse_host.lanes.file_errors import artifact_invalid
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.model_files.source_files import FileDigest, digest_file
@@ -48,6 +48,15 @@ def embed_error(refusal: WorkerRefusal, item_ids: Sequence[str]) -> SynapseError
     item_id = item_ids[int(position)]
     text = refusal.message.replace(refusal_text(position, ""), refusal_text(item_id, ""), 1)
     return to_synapse_error(WorkerRefusal(refusal.code, text), item_id=item_id)
+
+
+def shape_compiling(lane_id: str, shape: int) -> SynapseError:
+    """What a request of ``lane_id`` is told whose deadline passed while ``shape`` was compiled; that goes on."""
+    return EXCEPTIONS["shape_compiling"](
+        f"the Neural Engine is compiling shape {shape}, and model {lane_id!r} waits for it; retry shortly, or give "
+        "deadline_ms of 30000 and more for a length that was not used before",
+        details={"lane_id": lane_id, "shape": shape},
+    )
 
 
 def is_strike(error: SynapseError) -> bool:

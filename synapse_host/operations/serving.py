@@ -58,10 +58,14 @@ class ServingDesk:
 
         Raises:
             DeadlineExceeded: it would begin or end too late, or did not end in time.
+            SynapseError: ``shape_compiling``, where its time passed while it waited for a compilation.
 
         """
         self._admit(lane, budget, plan)
-        return await self.in_time(lane, budget, compute, done=done, remedy=remedy)
+        try:
+            return await self.in_time(lane, budget, compute, done=done, remedy=remedy)
+        except DeadlineExceeded as late:
+            raise lane.compiling(plan) or late from None
 
     def _admit(self, lane: Lane, budget: Budget, plan: GroupPlan) -> None:
         idle = lane.turns.free

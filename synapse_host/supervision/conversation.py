@@ -43,6 +43,8 @@ class Conversation:
         ended: Callable[[WorkerFault], None],
     ) -> None:
         self.over = False
+        #: What was asked and not answered at the end.
+        self.ended_during: Message | None = None
         self._channel = channel
         self._windows = windows
         self._engine = engine
@@ -91,6 +93,7 @@ class Conversation:
         if self.over:
             return
         self.over = True
+        self.ended_during = None if self._current is None else self._current.message
         self._silence.lift()
         self._channel.stop()
         self._ended(fault)

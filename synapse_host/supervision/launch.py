@@ -60,7 +60,7 @@ async def _spawn(spec: WorkerSpec, nonce: str, tasks: TaskGroup) -> WorkerProces
     command = spec.command_line(nonce)
     printed = None if spec.output is None else partial(spec.output.write, spec.worker_id)
     try:
-        return await WorkerProcess.spawn(command, spec.worker_id, spec.extra_env, tasks, printed)
+        return await WorkerProcess.spawn(command, spec.worker_id, spec.extra_env, tasks, printed, spec.stdin)
     except OSError as problem:
         raise _not_spawned(spec, f"cannot start {command[0]!r}: {problem}") from problem
 

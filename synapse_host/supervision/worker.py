@@ -92,6 +92,16 @@ class Worker:
         return self._process.pid
 
     @property
+    def exited(self) -> anyio.Event:
+        """Set once its process is reaped; ``closed`` alone may be set before, where it would not die."""
+        return self._process.exited
+
+    @property
+    def ended_during(self) -> Message | None:
+        """What it had in hand when it ended; None where that was nothing, or it has not ended."""
+        return self._conversation.ended_during
+
+    @property
     def max_frame(self) -> int:
         """The negotiated frame size in bytes; no request or reply of an admitted batch may pass it."""
         return self._channel.max_frame

@@ -49,13 +49,19 @@ class WorkerProcess:
         extra_env: Mapping[str, str],
         tasks: TaskGroup,
         printed: Printed | None = None,
+        stdin: int | None = None,
     ) -> WorkerProcess:
-        """Start ``command``; ``printed`` hears each stream's lines. Raises ``OSError`` when the system refuses."""
+        """Start ``command``, with ``stdin`` or nothing as its standard input; ``printed`` hears each stream's lines.
+
+        Raises:
+            OSError: the system refuses.
+
+        """
         with contextlib.ExitStack() as opened:
             stdout, stderr = (opened.enter_context(contextlib.closing(OutputPipe())) for _ in range(2))
             process = await anyio.open_process(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
                 stdout=stdout.write_end,
                 stderr=stderr.write_end,
                 # The environment is handed on whole, not read: libraries of the worker expect theirs.

@@ -21,7 +21,8 @@ class WorkerSpec:
     ``socket_path`` comes from ``socket_paths.worker_socket_path``. An expectation of None is not checked, and neither
     is one of an ``engine`` that is never bound. ``command`` replaces the program and its backend argument; ``--socket``
     and ``--nonce`` are appended to it all the same, and so are the operator's ``settings`` of the backend. ``output``
-    gets the lines the worker prints. Durations are seconds, ``max_frame`` bytes.
+    gets the lines the worker prints. ``stdin`` is a descriptor the worker inherits as its standard input and keeps open
+    as long as it lives, such as that of a lock. Durations are seconds, ``max_frame`` bytes.
     """
 
     backend: str
@@ -38,6 +39,7 @@ class WorkerSpec:
     silence: SilenceWindows = field(default_factory=SilenceWindows)
     output: OutputLog | None = None
     settings: BackendSettings = field(default_factory=dict)
+    stdin: int | None = None
 
     def command_line(self, nonce: str) -> list[str]:
         """The whole command. ``-P`` keeps files of the working directory from being imported in a module's place."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import io
 import os
+import stat
 import sys
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
@@ -21,6 +22,7 @@ def secure_standard_streams() -> None:
     """
     for number in (_STDIN, _STDOUT, _STDERR):
         _open_if_closed(number)
+    _keep_lock()
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, _STDIN)
     os.close(empty)
@@ -36,6 +38,15 @@ def divert_stdout() -> int:
     answer = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
     return answer
+
+
+def _keep_lock() -> None:
+    """Hold what stands in the place of standard input where it is a file: the host hands down a lock that way.
+
+    The duplicate is never closed, so the lock is held as long as the process lives, and by no process it starts.
+    """
+    if stat.S_ISREG(os.fstat(_STDIN).st_mode):
+        os.dup(_STDIN)
 
 
 def _open_if_closed(number: int) -> None:

@@ -36,3 +36,18 @@ def test_one_process_has_it_until_it_gives_it_back(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_made_is_an_error_and_not_another_holder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         FileLock(tmp_path / "missing" / "hardware.lock").acquire()
+
+
+def test_it_is_given_back_only_when_who_inherited_it_is_gone(tmp_path: Path) -> None:
+    path, gone = tmp_path / "hardware.lock", []
+    lock = FileLock(path)
+    assert lock.descriptor is None
+    assert lock.acquire()
+    lock.inherited(lambda: bool(gone))
+    with pytest.raises(OSError, match="1 processes that inherited it"):
+        lock.release()
+    assert not taken_elsewhere(path)
+    gone.append(True)
+    lock.release()
+    assert lock.descriptor is None
+    assert taken_elsewhere(path)

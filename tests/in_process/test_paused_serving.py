@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from synapse_host.lanes import pausing
+from synapse_host.lanes import neural_engine_models
 from synapse_host.lanes.lane import Lane
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
 from synapse_host.testing.tiny_catalog import OTHER, write_tiny_catalog
@@ -25,7 +25,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 def pausing_engine(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the engine of ``lane`` be one that pauses concern."""
-    monkeypatch.setattr(pausing, "NEURAL_ENGINES", frozenset({lane.model.engine.engine}))
+    monkeypatch.setattr(neural_engine_models, "NEURAL_ENGINES", frozenset({lane.model.engine.engine}))
 
 
 async def paused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -163,3 +163,25 @@ async def test_a_task_holds_a_permit_for_a_block_and_gives_it_back_whatever_happ
         async with turns.held(WorkClass.CONTROL):
             raise KeyError
     assert turns.free
+
+
+@pytest.mark.anyio
+async def test_while_a_device_is_closed_nothing_begins_and_what_ran_ends_first() -> None:
+    turns, began, closed = DeviceTurns(), [], []
+    first, second = numbered(began, 1), numbered(began, 2)
+    turns.ask(first)
+
+    async def close() -> None:
+        async with turns.closed():
+            closed.append(list(began))
+            assert (turns.running, turns.free) == (0, False)
+            turns.ask(second)
+            assert began == [1]
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(close)
+        await anyio.wait_all_tasks_blocked()
+        assert closed == []
+        turns.end(first)
+    assert closed == [[1]]
+    assert began == [1, 2]

@@ -119,6 +119,34 @@ def test_the_end_of_the_worker_gives_everything_back_and_fails_every_wait() -> N
     admit(shapes, 3, Shape(GTE, 256))
 
 
+def test_what_a_lost_worker_held_is_taken_until_its_process_is_gone() -> None:
+    shapes = residency()
+    admit(shapes, 1, Shape(GTE, 128))
+    shapes.want(2, Shape(GTE, 256))
+    assert shapes.worker_lost("lost") == [Fail(2, "lost")]
+    assert shapes.spent == 44
+    (refused,) = shapes.want(3, Shape(GTE, 128))
+    assert isinstance(refused, Fail)
+    assert shapes.release(1) == []
+    assert shapes.exited("gone") == []
+    assert shapes.spent == 0
+    admit(shapes, 4, Shape(GTE, 128))
+
+
+def test_a_model_that_is_unloaded_takes_its_shapes_and_waits_with_it() -> None:
+    shapes = residency(executables=50)
+    admit(shapes, 1, Shape(QWEN, 128))
+    shapes.release(1)
+    admit(shapes, 2, Shape(GTE, 128))
+    assert shapes.want(3, Shape(GTE, 256)) == [Evict(Shape(QWEN, 128))]
+    shapes.evicted()
+    shapes.compiled()
+    assert shapes.want(4, Shape(QWEN, 128)) == []
+    assert shapes.unloaded(GTE, "unloaded") == [Compile(Shape(QWEN, 128))]
+    assert (shapes.spent, shapes.resident) == (28, frozenset())
+    assert shapes.release(2) == []
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Events in every order, beside a plain account of who waits and who holds what."""
 

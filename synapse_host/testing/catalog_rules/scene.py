@@ -33,7 +33,7 @@ class Scene:
     @property
     def workers_started(self) -> int:
         """Workers the host started so far, those of probes included."""
-        return self.host.workers_started
+        return self.host.workers.started
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """The payload of an answer; raises the refusal."""

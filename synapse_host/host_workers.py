@@ -1,0 +1,108 @@
+"""The part of the composition root that starts workers. Nothing is decided here."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from anyio.abc import TaskGroup
+
+from synapse_host.admission.device_turns import DeviceTurns
+from synapse_host.lanes.backend_choice import BackendChoice
+from synapse_host.lanes.hardware_lock import FileLock
+from synapse_host.lanes.neural_engine_models import admits_shapes, on_neural_engine
+from synapse_host.lanes.pausing import PauseControl
+from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.settings import Settings
+from synapse_host.socket_paths import worker_socket_path
+from synapse_host.supervision.output_log import OutputLog
+from synapse_host.supervision.worker import Worker
+from synapse_host.supervision.worker_spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from synapse_host.lanes.neural_engine import NeuralEngine
+    from synapse_host.lanes.worker_share import ModelShapes
+
+
+class HostWorkers:
+    """Starts the workers of one host: one for a lane, and one for all direct lanes of the Neural Engine."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        backends: BackendChoice,
+        pauses: PauseControl,
+        lock: FileLock,
+        neural_turns: DeviceTurns,
+        output: OutputLog,
+        tasks: TaskGroup,
+    ) -> None:
+        self._settings = settings
+        self._backends = backends
+        self._pauses = pauses
+        self._lock = lock
+        self._neural_turns = neural_turns
+        self._output = output
+        self._tasks = tasks
+        #: Workers started in the life of this host.
+        self.started = 0
+
+    @cached_property
+    def neural_engine(self) -> NeuralEngine:
+        """The shared worker of the Neural Engine; made when it is first asked for."""
+        from synapse_host.lanes.neural_engine import NeuralEngine
+
+        return NeuralEngine(self._spawn, self._lock, self._neural_turns, self._tasks, time.monotonic)
+
+    async def start(self, model: RegisteredModel) -> Worker:
+        """A worker of ``model``'s own, or a share of the Neural Engine's.
+
+        Raises:
+            EngineCrashed: it could not be started.
+            SynapseError: the model is paused, its hardware another process's, its backend not installed.
+
+        """
+        self._pauses.require_lock(model)
+        await self._backends.require_installed(model.backend)
+        if admits_shapes(model):
+            # A share is to its lane all that a worker is.
+            return cast(Worker, await self.neural_engine.share(model))
+        return await self._spawn(model, self._lock.descriptor if on_neural_engine(model) else None)
+
+    def shapes_of(self, worker: Worker, model_ref: str) -> ModelShapes | None:
+        """The shapes of a model that ``worker`` has loaded, where they are compiled one by one."""
+        if type(worker) is Worker:
+            return None
+        from synapse_host.lanes.worker_share import shapes_of
+
+        return shapes_of(worker, model_ref)
+
+    def residency(self) -> dict[str, Any] | None:
+        """What the Neural Engine's worker holds; None before there was one."""
+        return self.neural_engine.to_wire() if "neural_engine" in vars(self) else None
+
+    def shapes_of_lane(self, model_id: str) -> list[dict[str, Any]]:
+        """The shapes a lane has compiled or compiles."""
+        return self.neural_engine.shapes.shapes_of(model_id) if "neural_engine" in vars(self) else []
+
+    async def _spawn(self, model: RegisteredModel, stdin: int | None) -> Worker:
+        self.started += 1
+        worker_id = f"synapse-{model.engine.engine}-{model.model_id}-{self.started}"
+        settings = self._settings
+        spec = WorkerSpec(
+            backend=model.backend,
+            engine=model.engine.engine,
+            worker_id=worker_id,
+            socket_path=worker_socket_path(settings.paths.runtime_dir, worker_id),
+            max_frame=settings.server.max_frame,
+            expected_manifest=model.manifest_digest,
+            expected_kernel=model.kernel_revision,
+            output=self._output,
+            settings=settings.of_backends.get(model.backend, {}),
+            stdin=stdin,
+        )
+        worker = await Worker.start(spec, self._tasks)
+        if stdin is not None:
+            self._lock.inherited(worker.exited.is_set)
+        return worker
