@@ -3,68 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import Any, cast
 
 import pytest
 
-from synapse_host.admission.gate import Budget, Gate
-from synapse_host.admission.work_class import WorkClass
-from synapse_host.certification.alias_table import AliasTable
-from synapse_host.errors import EngineCrashed, SynapseError
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.shape_residency import Limits
-from synapse_host.operations.constraints import BudgetRule
-from synapse_host.operations.serving import ServingDesk
-from synapse_host.testing.shape_worker import ShapeBench, shape_bench
-from synapse_host.testing.stub_lane import until
-from synapse_host.worker_protocol.messages import AdmitShape, EmbedBatchRequest, EvictShape
+from synapse_host.testing.shape_calls import Call, asked, served, stepped
+from synapse_host.testing.shape_worker import shape_bench
 
 pytestmark = pytest.mark.anyio
-
-
-class Call:
-    """One request for rows of the given numbers of tokens, and what became of it."""
-
-    def __init__(self, bench: ShapeBench, lane: str, *counts: int) -> None:
-        self.lane = bench.lanes[lane]
-        self.rows = [[place + 1] * count for place, count in enumerate(counts)]
-        self.plan: Any = None
-        self.task = asyncio.ensure_future(self._run())
-
-    async def _run(self) -> bytes:
-        with self.lane.lease():
-            await self.lane.load()
-            self.plan = self.lane.plan("embed", [len(row) for row in self.rows], WorkClass.BULK)
-            return (await self.lane.embed(self.rows, [str(at) for at in range(len(self.rows))], self.plan))[1]
-
-    def code(self) -> str:
-        error = self.task.exception()
-        assert isinstance(error, SynapseError)
-        return error.code
-
-
-def asked(bench: ShapeBench) -> tuple[str, int]:
-    """What the worker has in hand: its type, and the shape or the rows."""
-    message = bench.worker.in_hand
-    if isinstance(message, EmbedBatchRequest):
-        return message.TYPE, len(message.items)
-    assert isinstance(message, AdmitShape | EvictShape)
-    return message.TYPE, message.shape
-
-
-async def step(bench: ShapeBench) -> None:
-    bench.worker.answer()
-    await bench.settle()
-
-
-async def served(bench: ShapeBench, lane: str, *counts: int) -> bytes:
-    """Rows computed to the end, whatever has to be compiled or dropped for them."""
-    call = Call(bench, lane, *counts)
-    await bench.settle()
-    while not call.task.done():
-        await step(bench)
-    return await call.task
 
 
 async def test_a_shape_is_compiled_when_it_is_first_wanted_and_used_after_that() -> None:
@@ -73,15 +20,15 @@ async def test_a_shape_is_compiled_when_it_is_first_wanted_and_used_after_that()
         await bench.settle()
         assert asked(bench) == ("ANE_ADMIT_SHAPE", 128)
         assert bench.turns.running == 0, "a compilation holds no permit"
-        await step(bench)
+        await stepped(bench)
         assert asked(bench) == ("EMBED_BATCH", 1)
         assert bench.turns.running == 1
-        await step(bench)
+        await stepped(bench)
         assert await call.task
         again = Call(bench, "gte", 128)
         await bench.settle()
         assert asked(bench) == ("EMBED_BATCH", 1)
-        await step(bench)
+        await stepped(bench)
         await again.task
 
 
@@ -92,7 +39,7 @@ async def test_rows_of_different_shapes_go_in_groups_of_one_shape_and_come_back_
         await bench.settle()
         while not call.task.done():
             seen.append(asked(bench))
-            await step(bench)
+            await stepped(bench)
         assert seen == [
             ("ANE_ADMIT_SHAPE", 128),
             ("EMBED_BATCH", 2),
@@ -111,9 +58,9 @@ async def test_requests_for_one_shape_share_its_compilation_and_outlive_each_oth
         first.task.cancel()
         await bench.settle()
         assert asked(bench) == ("ANE_ADMIT_SHAPE", 128)
-        await step(bench)
+        await stepped(bench)
         assert asked(bench) == ("EMBED_BATCH", 1)
-        await step(bench)
+        await stepped(bench)
         await second.task
         assert bench.engine.shapes.admissions == 1
 
@@ -124,7 +71,7 @@ async def test_a_compilation_goes_on_when_nobody_waits_for_it_any_more() -> None
         await bench.settle()
         call.task.cancel()
         await bench.settle()
-        await step(bench)
+        await stepped(bench)
         assert bench.engine.shapes.shapes_of("gte") == [
             {"lane_id": "gte", "shape": 128, "state": "resident", "executables": 22, "leases": 0}
         ]
@@ -138,11 +85,11 @@ async def test_the_budget_is_of_all_models_together_and_room_is_made_by_dropping
         await bench.settle()
         assert asked(bench) == ("ANE_EVICT_SHAPE", 256), "the smallest rung is the last to go"
         assert bench.engine.shapes.residency.spent == 84
-        await step(bench)
+        await stepped(bench)
         assert asked(bench) == ("ANE_ADMIT_SHAPE", 128)
         assert bench.engine.shapes.residency.spent == 78
-        await step(bench)
-        await step(bench)
+        await stepped(bench)
+        await stepped(bench)
         await call.task
 
 
@@ -156,9 +103,9 @@ async def test_nothing_begins_while_a_shape_is_compiled_and_its_time_is_nobodys(
         assert asked(bench) == ("ANE_ADMIT_SHAPE", 256)
         before, bench.now = bench.lanes["gte"].executed_ms, bench.now + 20
         assert (bench.turns.running, bench.turns.waiting) == (0, 1)
-        await step(bench)
+        await stepped(bench)
         while not (slow.task.done() and quick.task.done()):
-            await step(bench)
+            await stepped(bench)
         assert bench.lanes["gte"].executed_ms == before
 
 
@@ -268,168 +215,5 @@ async def test_unloading_waits_for_a_compilation_nobody_waits_for() -> None:
         unload = asyncio.ensure_future(bench.lanes["gte"].unload())
         await bench.settle()
         assert asked(bench) == ("ANE_ADMIT_SHAPE", 128)
-        await step(bench)
+        await stepped(bench)
         await unload
-
-
-# --- shape_compiling -----------------------------------------------------------------------------------------------
-
-
-async def late(bench: ShapeBench, call: Call) -> str | None:
-    """What the request is told whose deadline passes now."""
-    call.task.cancel()
-    await bench.settle()
-    error = call.lane.compiling(call.plan)
-    return None if error is None else f"{error.code} {(error.details or {})['shape']}"
-
-
-async def test_a_wait_for_its_own_compilation_or_anothers_is_shape_compiling() -> None:
-    async with shape_bench() as bench:
-        await served(bench, "gte", 10)
-        own = Call(bench, "gte", 200)
-        await bench.settle()
-        others = Call(bench, "gte", 10)
-        await bench.settle()
-        assert await late(bench, own) == "shape_compiling 256"
-        assert await late(bench, others) == "shape_compiling 256"
-
-
-async def test_a_wait_for_the_worker_while_it_computes_is_not() -> None:
-    async with shape_bench() as bench:
-        await served(bench, "gte", 10)
-        running, waiting = Call(bench, "gte", 10), Call(bench, "gte", 10)
-        await bench.settle()
-        assert await late(bench, waiting) is None
-        assert await late(bench, running) is None
-
-
-async def test_a_compilation_that_ended_counts_for_the_waits_it_was_part_of() -> None:
-    async with shape_bench() as bench:
-        await served(bench, "gte", 10)
-        compiled = Call(bench, "gte", 200)
-        await bench.settle()
-        waiting, third = Call(bench, "gte", 10), Call(bench, "gte", 11)
-        await bench.settle()
-        bench.now += 10
-        await step(bench)
-        assert asked(bench)[0] == "EMBED_BATCH"
-        newcomer = Call(bench, "gte", 12)
-        await bench.settle()
-        assert await late(bench, third) == "shape_compiling 256"
-        bench.now += 1
-        assert await late(bench, newcomer) is None
-        await step(bench)
-        await step(bench)
-        await compiled.task
-        await waiting.task
-
-
-async def test_a_request_that_computes_is_late_and_not_compiling() -> None:
-    async with shape_bench() as bench:
-        call = Call(bench, "gte", 10)
-        await bench.settle()
-        bench.now += 10
-        await step(bench)
-        assert await late(bench, call) is None
-
-
-async def test_the_desk_says_so_when_the_deadline_passes_and_the_retry_finds_the_shape() -> None:
-    async with shape_bench() as bench:
-        lane = bench.lanes["gte"]
-        await lane.load()
-        budgets = BudgetRule(deadline_ms=200, max_queue_ms=200, clock=time.monotonic)
-        desk = ServingDesk(cast("Any", None), Gate(byte_budget=1000, clock=time.monotonic), AliasTable(), budgets, 1)
-        budget = Budget(time.monotonic() + 0.2, 200, 200)
-        plan = lane.plan("embed", [10], WorkClass.INTERACTIVE)
-
-        async def compute() -> Any:
-            return await lane.embed([[1] * 10], ["a"], plan)
-
-        with pytest.raises(SynapseError) as refused:
-            await desk.computed(lane, budget, plan, compute)
-        assert refused.value.code == "shape_compiling"
-        assert refused.value.details == {"lane_id": "gte", "shape": 128}
-        assert refused.value.retry_after_ms == 1000
-        await bench.settle()
-        await step(bench)
-        assert await served(bench, "gte", 10)
-        assert bench.engine.shapes.admissions == 1
-
-
-# --- pauses --------------------------------------------------------------------------------------------------------
-
-
-async def test_a_pause_lets_admitted_work_end_its_compilation_included_and_frees_the_hardware() -> None:
-    async with shape_bench() as bench:
-        call = Call(bench, "gte", 10)
-        await bench.settle()
-        assert bench.lock.held
-        assert bench.control.begin(60_000, "measuring")
-        refused = Call(bench, "qwen", 10)
-        await bench.settle()
-        assert refused.code() == "lane_paused"
-        assert bench.control.status()["phase"] == "draining"
-        await step(bench)
-        await step(bench)
-        assert await call.task
-        await bench.settle()
-        assert bench.control.status()["phase"] == "paused"
-        assert bench.worker.exited.is_set()
-        assert not bench.lock.held
-        bench.control.resume()
-        assert bench.lock.held
-        assert await served(bench, "gte", 10)
-
-
-async def test_a_worker_that_does_not_end_is_no_free_hardware() -> None:
-    async with shape_bench() as bench:
-        await served(bench, "gte", 10)
-        bench.worker.keeps_process = True
-        bench.control.begin(60_000, "measuring")
-        await bench.settle()
-        status = bench.control.status()
-        assert (status["phase"], status["hardware_free"]) == ("drain_failed", False)
-        assert cast("dict[str, Any]", status["drain_error"])["lane_id"] == "gte"
-        assert bench.lock.held
-        bench.worker.exited.set()
-        bench.control.resume()
-        await bench.settle()
-        assert bench.control.status()["phase"] == "running"
-        assert await served(bench, "gte", 10)
-
-
-async def test_nothing_is_loaded_while_another_has_the_lock() -> None:
-    async with shape_bench() as bench:
-        bench.control.begin(60_000, "measuring")
-        await bench.settle()
-        bench.lock.taken_by_others = True
-        bench.control.resume()
-        await bench.settle()
-        assert bench.control.status()["phase"] == "waiting_for_lock"
-        refused = Call(bench, "gte", 10)
-        await bench.settle()
-        assert refused.code() == "lane_paused"
-        bench.lock.taken_by_others = False
-        await until(lambda: not bench.control.state.active)
-        assert await served(bench, "gte", 10)
-
-
-async def test_a_lock_of_another_process_refuses_the_load_outside_a_pause() -> None:
-    async with shape_bench() as bench:
-        bench.lock.taken_by_others = True
-        call = Call(bench, "gte", 10)
-        await bench.settle()
-        assert call.code() == "ane_resources_exhausted"
-
-
-async def test_a_load_of_a_model_beside_a_dying_worker_is_no_strike() -> None:
-    async with shape_bench() as bench:
-        call = Call(bench, "gte", 10)
-        await bench.settle()
-        other = asyncio.ensure_future(bench.lanes["qwen"].load())
-        await bench.settle()
-        bench.worker.die()
-        await bench.settle()
-        assert call.code() == "engine_crashed"
-        assert isinstance(other.exception(), EngineCrashed)
-        assert (bench.lanes["gte"].strikes.count, bench.lanes["qwen"].strikes.count) == (1, 0)
