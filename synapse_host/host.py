@@ -110,9 +110,7 @@ class Host:
         self._health = HealthRefresh(self.lanes, settings.worker.ping_interval_s)
         self._output = OutputLog(time.monotonic, settings.log.worker_lines_per_s)
         self._devices = Devices()
-        self.workers = HostWorkers(
-            settings, self._backends, self.pauses, lock, self._devices.of("ane"), self._output, tasks
-        )
+        self.workers = HostWorkers(settings, self._backends, self.pauses, lock, self._devices, self._output, tasks)
         self._refusals = Refusals(_now_ms)
         self._tokenising = TokenisingPool()
         self.preloads: Preloads

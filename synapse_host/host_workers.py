@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from anyio.abc import TaskGroup
 
-from synapse_host.admission.device_turns import DeviceTurns
+from synapse_host.admission.device_turns import Devices
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.neural_engine_models import admits_shapes, on_neural_engine
@@ -34,7 +33,7 @@ class HostWorkers:
         backends: BackendChoice,
         pauses: PauseControl,
         lock: FileLock,
-        neural_turns: DeviceTurns,
+        devices: Devices,
         output: OutputLog,
         tasks: TaskGroup,
     ) -> None:
@@ -42,18 +41,13 @@ class HostWorkers:
         self._backends = backends
         self._pauses = pauses
         self._lock = lock
-        self._neural_turns = neural_turns
+        self._devices = devices
         self._output = output
         self._tasks = tasks
+        #: Made for the first model there; what a model's device is called decides whose turns it takes.
+        self._neural_engine: NeuralEngine | None = None
         #: Workers started in the life of this host.
         self.started = 0
-
-    @cached_property
-    def neural_engine(self) -> NeuralEngine:
-        """The shared worker of the Neural Engine; made when it is first asked for."""
-        from synapse_host.lanes.neural_engine import NeuralEngine
-
-        return NeuralEngine(self._spawn, self._lock, self._neural_turns, self._tasks, time.monotonic)
 
     async def start(self, model: RegisteredModel) -> Worker:
         """A worker of ``model``'s own, or a share of the Neural Engine's.
@@ -67,7 +61,7 @@ class HostWorkers:
         await self._backends.require_installed(model.backend)
         if admits_shapes(model):
             # A share is to its lane all that a worker is.
-            return cast(Worker, await self.neural_engine.share(model))
+            return cast(Worker, await self._engine_of(model).share(model))
         return await self._spawn(model, self._lock.descriptor if on_neural_engine(model) else None)
 
     def shapes_of(self, worker: Worker, model_ref: str) -> ModelShapes | None:
@@ -80,11 +74,19 @@ class HostWorkers:
 
     def residency(self) -> dict[str, Any] | None:
         """What the Neural Engine's worker holds; None before there was one."""
-        return self.neural_engine.to_wire() if "neural_engine" in vars(self) else None
+        return None if self._neural_engine is None else self._neural_engine.to_wire()
 
     def shapes_of_lane(self, model_id: str) -> list[dict[str, Any]]:
         """The shapes a lane has compiled or compiles."""
-        return self.neural_engine.shapes.shapes_of(model_id) if "neural_engine" in vars(self) else []
+        return [] if self._neural_engine is None else self._neural_engine.shapes.shapes_of(model_id)
+
+    def _engine_of(self, model: RegisteredModel) -> NeuralEngine:
+        if self._neural_engine is None:
+            from synapse_host.lanes.neural_engine import NeuralEngine
+
+            turns = self._devices.of(model.device_class)
+            self._neural_engine = NeuralEngine(self._spawn, self._lock, turns, self._tasks, time.monotonic)
+        return self._neural_engine
 
     async def _spawn(self, model: RegisteredModel, stdin: int | None) -> Worker:
         self.started += 1

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 from synapse_host.errors import ArtifactInvalid
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.registered_model import DIRECT_ENGINE, RegisteredModel
 
-#: Compiles each padded length of a model when it is admitted (readings, 8).
-DIRECT_ENGINE = "ane-direct-worker"
 #: Runs packages that were compiled elsewhere.
 PACKAGE_ENGINE = "ane-coreml-worker"
 NEURAL_ENGINES = frozenset({DIRECT_ENGINE, PACKAGE_ENGINE})

@@ -11,6 +11,9 @@ from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
 from synapse_host.tokenization.pair_template import PairTemplate
 from synapse_host.tokenization.text_prompts import TextPrompts
 
+#: Compiles each padded length of a model when the host admits it (readings, 8).
+DIRECT_ENGINE = "ane-direct-worker"
+
 
 @dataclass(frozen=True, slots=True)
 class WeightShard:
@@ -108,6 +111,8 @@ class RegisteredModel:
         separator = self.pair_template.separator if self.task == "rerank" else None
         if separator is not None:
             pairs["pair_separator"] = str(separator)
+        if self.engine.engine == DIRECT_ENGINE:
+            pairs["shape_admission"] = "explicit"
         if self.shards:
             pairs["shards"] = json.dumps({shard.file: [shard.path, shard.sha256] for shard in self.shards})
         return pairs

@@ -26,9 +26,8 @@ from synapse_host.lanes.batching import padded_length
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.neural_engine import NeuralEngine
-from synapse_host.lanes.neural_engine_models import DIRECT_ENGINE
 from synapse_host.lanes.pausing import PauseControl
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.registered_model import DIRECT_ENGINE, RegisteredModel
 from synapse_host.lanes.shape_residency import Limits
 from synapse_host.lanes.worker_share import shapes_of
 from synapse_host.supervision.exchange import Exchange
