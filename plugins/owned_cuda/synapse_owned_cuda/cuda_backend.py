@@ -59,7 +59,7 @@ class CudaBackend:
     def __init__(self, weights: CheckpointWeights, device: Device, *, max_tokens: int, dtype: DType) -> None:
         self._device = device
         self._weights = DeviceWeights(weights, device, dtype)
-        self._ops = CudaOps(self._weights, device, max_tokens=max_tokens, dtype=dtype)
+        self._ops = CudaOps(self._weights, device, max_tokens=max_tokens)
 
     def executable(self, key: ExecutableKey, build: Build) -> Executable:
         device, ops, ends = self._device, self._ops, key.segment.has_head
@@ -69,6 +69,7 @@ class CudaBackend:
             found = build(ops, Batch(device.to_device(ids), device.to_device(counts), kinds=told), hidden)
             if ends:
                 return device.to_host(found)
+            found = ops.settled(found)
             device.wait()
             return found
 

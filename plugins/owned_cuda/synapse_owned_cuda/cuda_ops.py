@@ -1,32 +1,36 @@
 """The 31 tensor operations over a device: cuBLAS for products, our kernels for the rest.
 
-Handles are C-contiguous arrays in the activation type, but for the parts of a split, which are places in the array they
-were cut from. Pooled rows of a float16 lane are float32: they are the last step.
+Handles are C-contiguous arrays in the activation type, or one of ``handles``: parts of a split and heads are places in
+the array they were cut from, and a sum is made when somebody needs it. Pooled rows of a float16 lane are float32: they
+are the last step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from math import prod
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from synapse_host.hookspecs import DType
 from synapse_host.ops import shape_rules as rules
 from synapse_host.ops.reference_attention import rope_table
 from synapse_host.ops.tensor_ops import Activation, Batch, GeluKind, TensorOps
 from synapse_owned_cuda.device import Array, Device
+from synapse_owned_cuda.handles import Heads, Part, Sum
+from synapse_owned_cuda.launch_shapes import MEAN_BLOCK, WARP, heads_block, norm_block, row_block
 
 #: Codes of the activations in ``kernels.cu``.
 _ACTS = {None: 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "tanh": 4, "relu": 5}
 _GELUS = {"erf": 1, "tanh": 2}
-_WARP, _LONGEST_BLOCK = 32, 256
-#: Queries of a block and threads of it, as ``kernels.cu`` lays attention out.
-_TILE_QUERIES, _ATTENTION_BLOCK = 32, 128
+#: Queries of a block by kind of row, and threads of it, as ``kernels.cu`` lays attention out.
+_TILE_QUERIES, _ATTENTION_BLOCK = {"f32": 32, "f16": 64}, 128
 #: Widths of a head the attention kernels are compiled for.
-_HEAD_WIDTHS = (64, 128)
-#: Keys and values by layer.
+_HEAD_WIDTHS = (32, 64, 128)
+#: Positions a cache of keys and values grows by.
+_CACHE_STEP = 256
+#: Keys and values by layer, each [B, room, Nk * D].
 Cache: TypeAlias = dict[int, tuple[Array, Array]]
 
 
@@ -37,23 +41,13 @@ class ShapedWeights(Protocol):
         """The array ``name`` of exactly ``shape``, in the lane's type; raises ``ValueError`` otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Features ``offset`` up to ``offset + size`` of every row of ``whole``."""
-
-    whole: Array
-    offset: int
-    size: int
-
-
 class CudaOps(TensorOps):
     """Operations over ``weights`` on ``device``; rope tables reach ``max_tokens`` positions."""
 
-    def __init__(self, weights: ShapedWeights, device: Device, *, max_tokens: int, dtype: DType) -> None:
+    def __init__(self, weights: ShapedWeights, device: Device, *, max_tokens: int) -> None:
         self._weights = weights
         self._device = device
         self._max_tokens = max_tokens
-        self._dtype = {"f32": device.xp.float32, "f16": device.xp.float16}[dtype]
         self._tables: dict[tuple[float, int, float | None], Array] = {}
 
     # --- tables ----------------------------------------------------------------------------------------------
@@ -86,40 +80,41 @@ class CudaOps(TensorOps):
     # --- arithmetic ------------------------------------------------------------------------------------------
 
     def linear(self, x: Array, w: Array, b: Array | None = None, act: Activation | None = None) -> Array:
-        y = self._device.product(self._whole(x).astype(w.dtype, copy=False), w)
+        y = self._product(self._whole(x), w)
         if b is not None or act is not None:
             self._by_row("bias_act", y, y, b, y.shape[-1], _ACTS[act])
         return y
 
-    def add(self, a: Array, b: Array) -> Array:
-        return self._combined("add", a, b, 0)
+    def add(self, a: Array, b: Array) -> Array | Sum | Heads:
+        if isinstance(a, Heads):
+            return self._combined_heads("add", a, b, 0)
+        a, b = self._whole(a), self._whole(b)
+        return Sum(a, b) if a.shape == b.shape else self._combined("add", a, b, 0)
 
-    def mul(self, a: Array, b: Array) -> Array:
-        return self._combined("mul", a, b, 1)
+    def mul(self, a: Array, b: Array) -> Array | Heads:
+        if isinstance(a, Heads):
+            return self._combined_heads("mul", a, b, 1)
+        return self._combined("mul", self._whole(a), self._whole(b), 1)
 
     def layer_norm(self, x: Array, w: Array, b: Array | None, eps: float) -> Array:
-        x = self._whole(x)
-        out = self._like(x)
-        self._by_row("layer_norm", out, out, None, x, None, w, b, x.shape[-1], eps)
-        return out
+        return self._normed("layer_norm", x, w, b, eps=eps)
 
-    def rms_norm(self, x: Array, w: Array, eps: float) -> Array:
-        x = self._whole(x)
-        out = self._like(x)
-        self._by_row("rms_norm", out, out, None, x, None, w, x.shape[-1], eps)
-        return out
+    def rms_norm(self, x: Array, w: Array, eps: float) -> Array | Heads:
+        if isinstance(x, Heads):
+            return replace(self._settled(x), norm=(w, eps))
+        return self._normed("rms_norm", x, w, eps=eps)
 
     def add_layer_norm(self, x: Array, r: Array, w: Array, b: Array | None, eps: float) -> tuple[Array, Array]:
         rules.same("add_layer_norm", x.shape, r.shape)
-        total, out = self._like(x), self._like(x)
-        self._by_row("layer_norm", out, out, total, x, r, w, b, x.shape[-1], eps)
-        return total, out
+        added = Sum(self._whole(x), self._whole(r))
+        normed = self._normed("layer_norm", added, w, b, eps=eps)
+        return self._whole(added), normed
 
     def add_rms_norm(self, x: Array, r: Array, w: Array, eps: float) -> tuple[Array, Array]:
         rules.same("add_rms_norm", x.shape, r.shape)
-        total, out = self._like(x), self._like(x)
-        self._by_row("rms_norm", out, out, total, x, r, w, x.shape[-1], eps)
-        return total, out
+        added = Sum(self._whole(x), self._whole(r))
+        normed = self._normed("rms_norm", added, w, eps=eps)
+        return self._whole(added), normed
 
     def gelu(self, x: Array, kind: GeluKind) -> Array:
         return self._activated(x, _GELUS[kind])
@@ -152,61 +147,58 @@ class CudaOps(TensorOps):
 
     # --- attention -------------------------------------------------------------------------------------------
 
-    def heads(self, x: Array | Part, n: int) -> Array:
-        whole, offset, size = (x.whole, x.offset, x.size) if isinstance(x, Part) else (x, 0, x.shape[-1])
-        rows, length, width = whole.shape
-        d = rules.per_head("heads", size, n)
-        out = self._room((rows, n, length, d), whole.dtype)
-        block = _block(n * d)
-        self._launch("heads", (rows * length,), block, whole.dtype, out, whole, length, n, d, width, offset)
-        return out
+    def heads(self, x: Array | Part, n: int) -> Heads:
+        if not isinstance(x, Part):
+            x = Part(self._whole(x), 0, x.shape[-1])
+        return Heads(x.whole, x.offset, n, rules.per_head("heads", x.size, n), x.whole.shape[1])
 
-    def merge_heads(self, h: Array) -> Array:
-        rows, n, length, d = h.shape
-        out = self._room((rows, length, n * d), h.dtype)
-        self._by_row("merge_heads", out, out, h, length, n, d)
-        return out
+    def merge_heads(self, h: Heads) -> Array:
+        return self._contiguous(h).whole
 
-    def rope(self, h: Array, table: Array, batch: Batch) -> Array:
-        length, d = h.shape[2:]
-        if batch.start + length > table.shape[1]:
+    def rope(self, h: Heads, table: Array, batch: Batch) -> Heads:
+        if batch.start + h.length > table.shape[1]:
             raise ValueError(f"rope: heads {h.shape} from {batch.start} pass a table of {table.shape[1]} positions")
-        out = self._like(h)
-        self._by_row("rope", out, out, h, table, length, d, batch.start, table.shape[1])
-        return out
+        return self._rotated(h, table, batch.start)
 
     def attention(
         self,
-        q: Array,
-        k: Array,
-        v: Array,
+        q: Heads,
+        k: Heads,
+        v: Heads,
         batch: Batch,
         *,
         scale: float,
         causal: bool = False,
         window: int | None = None,
-    ) -> Array:
+    ) -> Heads:
         rules.attention(q.shape, k.shape, v.shape, window)
-        rows, n, length, d = q.shape
-        compiled = next((width for width in _HEAD_WIDTHS if d <= width), None)
+        q = self._settled(q) if q.whole.shape[1] == q.length else self._contiguous(q)
+        k, v = self._settled(k), self._settled(v)
+        compiled = next((width for width in _HEAD_WIDTHS if q.d <= width), None)
         if compiled is None:
-            raise ValueError(f"attention: heads of {d} features are wider than {_HEAD_WIDTHS[-1]}, the most there is")
-        out = self._like(q)
-        grid = (-(-length // _TILE_QUERIES), n, rows)
-        sizes = (n, k.shape[1], length, k.shape[2], d, batch.start, float(scale), int(causal))
-        sight = -1 if window is None else window
-        given = (out, q, k, v, batch.counts, *sizes, sight)
-        self._launch(f"attention{compiled}", grid, _ATTENTION_BLOCK, q.dtype, *given)
-        return out
+            raise ValueError(f"attention: heads of {q.d} features are wider than {_HEAD_WIDTHS[-1]}, the most there is")
+        rows, n, length, d = q.shape
+        out = self._room((rows, length, n * d), q.whole.dtype)
+        grid = (-(-length // _TILE_QUERIES[self._suffix(out.dtype)]), n, rows)
+        places = (q.width, q.offset, k.width, k.offset, v.width, v.offset)
+        sight = (batch.start, float(scale), int(causal), -1 if window is None else window)
+        given = (batch.counts, n, k.n, length, k.whole.shape[1], d, *places, *sight)
+        arrays = (out, q.whole, k.whole, v.whole)
+        self._launch(f"attention{compiled}", grid, _ATTENTION_BLOCK, out.dtype, *arrays, *given)
+        return Heads(out, 0, n, d, length)
 
-    def kv_append(self, cache: Cache | None, layer: int, k: Array, v: Array, batch: Batch) -> tuple[Array, Array]:
+    def kv_append(self, cache: Cache | None, layer: int, k: Heads, v: Heads, batch: Batch) -> tuple[Heads, Heads]:
         if cache is None:
             return k, v
-        if batch.start:
-            kept = (each[:, :, : batch.start] for each in cache[layer])
-            k, v = (self._device.xp.concatenate([old, new], axis=2) for old, new in zip(kept, (k, v), strict=True))
-        cache[layer] = (k, v)
-        return k, v
+        k, v = self._contiguous(k), self._contiguous(v)
+        end = batch.start + k.length
+        held = cache.get(layer) if batch.start else None
+        kept = tuple(
+            self._kept(None if held is None else held[place], new.whole, batch.start, end)
+            for place, new in enumerate((k, v))
+        )
+        cache[layer] = (kept[0], kept[1])
+        return Heads(kept[0], 0, k.n, k.d, end), Heads(kept[1], 0, v.n, v.d, end)
 
     # --- ways out --------------------------------------------------------------------------------------------
 
@@ -217,9 +209,10 @@ class CudaOps(TensorOps):
         return self._one_row(x, batch, 1)
 
     def mean_rows(self, x: Array, batch: Batch) -> Array:
+        x = self._whole(x)
         rows, length, c = x.shape
         out = self._room((rows, 1, c), self._device.xp.float32)
-        self._launch("mean_rows", (rows,), _block(c), x.dtype, out, x, batch.counts, length, c)
+        self._launch("mean_rows", (rows, -(-c // WARP)), MEAN_BLOCK, x.dtype, out, x, batch.counts, length, c)
         return out
 
     def l2_normalize(self, x: Array) -> Array:
@@ -228,13 +221,13 @@ class CudaOps(TensorOps):
     def logits(self, x: Array, w: Array, rows: Sequence[int] | None = None) -> Array:
         x, xp = self._whole(x), self._device.xp
         if rows is None:
-            return self._device.product(x.astype(w.dtype, copy=False), w).astype(xp.float32)
+            return self._product(x, w).astype(xp.float32)
         for row in rows:
             rules.row_index("logits", w.shape[0], row)
         chosen = self._device.to_device(np.array(rows, dtype=np.int32))
         count, c = x.shape[0] * x.shape[1], x.shape[-1]
         out = self._room((*x.shape[:-1], len(rows)), xp.float32)
-        self._launch("chosen_logits", (len(rows), count), _block(c), w.dtype, out, x.astype(w.dtype), w, chosen, c)
+        self._launch("chosen_logits", (len(rows), count), row_block(c), w.dtype, out, x.astype(w.dtype), w, chosen, c)
         return out
 
     def argmax(self, logits: Array) -> Array:
@@ -254,22 +247,83 @@ class CudaOps(TensorOps):
     def _like(self, x: Array) -> Array:
         return self._room(x.shape, x.dtype)
 
-    def _whole(self, x: Array | Part) -> Array:
+    def settled(self, x: Array | Part | Sum) -> Array:
+        """``x`` as an array of its own."""
+        return self._whole(x)
+
+    def _whole(self, x: Array | Part | Sum) -> Array:
+        if isinstance(x, Sum):
+            return x.made(self._combined("add", x.a, x.b, 0)) if x.total is None else x.total
         if not isinstance(x, Part):
             return x
         return self._device.xp.ascontiguousarray(x.whole[..., x.offset : x.offset + x.size])
 
-    def _launch(self, kernel: str, grid: tuple[int, ...], block: int, dtype: Any, *arguments: Any) -> None:
-        suffix = "f16" if dtype == self._device.xp.float16 else "f32"
-        self._device.launch(f"{kernel}_{suffix}", grid, block, arguments)
+    def _product(self, x: Array, w: Array) -> Array:
+        """One product of all positions: rows of a batch apart would be as many small ones."""
+        flat = x.astype(w.dtype, copy=False).reshape(-1, x.shape[-1])
+        return self._device.product(flat, w).reshape(*x.shape[:-1], w.shape[0])
 
-    def _by_row(self, kernel: str, out: Array, *arguments: Any) -> None:
+    def _normed(self, kernel: str, x: Array, w: Array, *bias: Array | None, eps: float) -> Array:
+        """The norm of ``x``; a sum is made on the way."""
+        c = x.shape[-1]
+        if isinstance(x, Sum) and x.total is None:
+            total, out = self._like(x.a), self._like(x.a)
+            self._by_row(kernel, out, out, total, x.a, x.b, w, *bias, c, eps, block=norm_block(c))
+            x.made(total)
+            return out
+        x = self._whole(x)
+        out = self._like(x)
+        self._by_row(kernel, out, out, None, x, None, w, *bias, c, eps, block=norm_block(c))
+        return out
+
+    def _rotated(self, h: Heads, table: Array | None, start: int) -> Heads:
+        """Heads of their own: what norm they waited for computed, and turned where a table says how."""
+        if h.d > _HEAD_WIDTHS[-1]:
+            raise ValueError(f"heads of {h.d} features are wider than {_HEAD_WIDTHS[-1]}, the most there is")
+        rows, whole = h.whole.shape[0], h.whole
+        if whole.shape[1] != h.length:
+            whole = self._device.xp.ascontiguousarray(whole[:, : h.length])
+        out = self._room((rows, h.length, h.n * h.d), h.whole.dtype)
+        w, eps = h.norm or (None, 0.0)
+        reach = 0 if table is None else table.shape[1]
+        sizes = (h.length, h.n, h.d, h.width, h.offset, start, reach, float(eps))
+        self._launch("rotated", (rows * h.length,), heads_block(h.n), out.dtype, out, whole, w, table, *sizes)
+        return Heads(out, 0, h.n, h.d, h.length)
+
+    def _settled(self, h: Heads) -> Heads:
+        """Heads whose norm is computed."""
+        return h if h.norm is None else self._rotated(h, None, 0)
+
+    def _contiguous(self, h: Heads) -> Heads:
+        """Heads alone in their array."""
+        h = self._settled(h)
+        if h.is_plain:
+            return h
+        size = h.n * h.d
+        alone = self._device.xp.ascontiguousarray(h.whole[:, : h.length, h.offset : h.offset + size])
+        return Heads(alone, 0, h.n, h.d, h.length)
+
+    def _kept(self, held: Array | None, new: Array, start: int, end: int) -> Array:
+        """``held`` with ``new`` written from position ``start`` on; a larger array of both where it has no room."""
+        rows, _, width = new.shape
+        if held is None or held.shape[1] < end:
+            grown = self._room((rows, -(-end // _CACHE_STEP) * _CACHE_STEP, width), new.dtype)
+            if held is not None:
+                grown[:, :start] = held[:, :start]
+            held = grown
+        held[:, start:end] = new
+        return held
+
+    def _launch(self, kernel: str, grid: tuple[int, ...], block: int, dtype: Any, *arguments: Any) -> None:
+        self._device.launch(f"{kernel}_{self._suffix(dtype)}", grid, block, arguments)
+
+    def _suffix(self, dtype: Any) -> str:
+        return "f16" if dtype == self._device.xp.float16 else "f32"
+
+    def _by_row(self, kernel: str, out: Array, *arguments: Any, block: int | None = None) -> None:
         """A kernel with one block for each row of ``out``."""
         *before, c = out.shape
-        rows = 1
-        for size in before:
-            rows *= size
-        self._launch(kernel, (rows,), _block(c), out.dtype, *arguments)
+        self._launch(kernel, (prod(before),), block or row_block(c), out.dtype, *arguments)
 
     def _activated(self, x: Array, act: int) -> Array:
         y = self._whole(x).copy()
@@ -277,19 +331,20 @@ class CudaOps(TensorOps):
         return y
 
     def _combined(self, op: str, a: Array, b: Array, product: int) -> Array:
-        a, b = self._whole(a), self._whole(b)
         shape: tuple[Any, ...] = rules.broadcast(op, a.shape, b.shape)
-        if len(shape) == 4:
-            # Heads: the families never stretch them, so a copy will do.
-            a, b = (self._device.xp.broadcast_to(x, shape).copy() for x in (a, b))
-            joined = (1, shape[0] * shape[1] * shape[2], shape[3])
-            return self._combined(op, a.reshape(joined), b.reshape(joined), product).reshape(shape)
         out = self._room(shape, a.dtype)
         strides = [stride for x in (a, b) for stride in _strides(x.shape)]
         self._by_row("combined", out, out, a, b, shape[1], shape[2], *strides, product)
         return out
 
+    def _combined_heads(self, op: str, a: Heads, b: Heads, product: int) -> Heads:
+        """Heads stretch over rows and positions alone, as rows do."""
+        rules.broadcast(op, a.shape, b.shape)
+        made = self._combined(op, self._contiguous(a).whole, self._contiguous(b).whole, product)
+        return Heads(made, 0, a.n, a.d, made.shape[1])
+
     def _one_row(self, x: Array, batch: Batch, last: int) -> Array:
+        x = self._whole(x)
         rows, length, c = x.shape
         out = self._room((rows, 1, c), x.dtype)
         self._by_row("one_row", out, out, x, batch.counts, length, c, last)
@@ -297,7 +352,9 @@ class CudaOps(TensorOps):
 
     def _vectors(self, x: Array, normalise: int) -> Array:
         out = self._room(x.shape, self._device.xp.float32)
-        self._launch("result", (x.shape[0] * x.shape[1],), _block(x.shape[-1]), x.dtype, out, x, x.shape[-1], normalise)
+        self._launch(
+            "result", (x.shape[0] * x.shape[1],), row_block(x.shape[-1]), x.dtype, out, x, x.shape[-1], normalise
+        )
         return out
 
 
@@ -305,8 +362,3 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, int]:
     """Elements from row to row and from position to position; 0 repeats the only one."""
     rows, length, c = shape
     return (0 if rows == 1 else length * c, 0 if length == 1 else c)
-
-
-def _block(c: int) -> int:
-    """Threads for a row of ``c`` features: whole warps."""
-    return min(_LONGEST_BLOCK, -(-c // _WARP) * _WARP)

@@ -26,7 +26,7 @@ class Device(Protocol):
         """Run a kernel of ``kernels.cu`` over ``grid`` blocks of ``block`` threads."""
 
     def product(self, x: Array, w: Array) -> Array:
-        """``x · wᵀ`` of [..., C] and [O, C] of one type, accumulated in float32, in that type."""
+        """``x · wᵀ`` of [T, C] and [O, C] of one type, accumulated in float32, in that type."""
 
     def to_device(self, array: Any) -> Array:
         """A NumPy array's copy on the device."""

@@ -35,7 +35,7 @@ TOLERANCES = {"cosine_f32": "0.999999", "cosine_f16": "0.99999"}
 #: Rows and padded tokens of a group (original facts, section 4: bulk quantum); not measured here.
 RECOMMENDED_BATCH = BatchPolicy(rows=8, token_budget=3072)
 #: The modules of this plugin that decide bits, beside its kernels.
-_SOURCES = ("cuda_backend", "cuda_ops", "cupy_device")
+_SOURCES = ("cuda_backend", "cuda_ops", "cupy_device", "handles", "launch_shapes")
 
 
 @hookimpl

@@ -20,8 +20,9 @@ from synapse_host.ops.tolerances import op_bound
 
 Array = npt.NDArray[Any]
 STORED = {"f32": np.float32, "f16": np.float16}
-#: Rows, positions, features: more than one block of each, and no multiple of a warp.
+#: Rows, positions, features: more than one block of each, and no multiple of a warp; moved one by one, and in fours.
 B, S, C = 3, 5, 70
+WIDTHS = (C, 72)
 BLOCK = 64
 NONE, GELU, GELU_TANH, SILU, TANH, RELU = range(6)
 ACTIVATIONS = {None: NONE, "gelu": GELU, "gelu_tanh": GELU_TANH, "silu": SILU, "tanh": TANH, "relu": RELU}
@@ -73,51 +74,60 @@ def counts_of(*counts: int) -> Array:
 
 
 def embedding(b: Bench) -> None:
-    table, ids = b.draw(11, C), np.array([[0, 10, 3, 3, 7]] * B, dtype=np.int32)
-    out = b.room(B, S, C)
-    b.launch("embedding", (B * S,), out, table, ids, C)
-    assert out.tobytes() == table[ids].tobytes()
+    ids = np.array([[0, 10, 3, 3, 7]] * B, dtype=np.int32)
+    for c in WIDTHS:
+        table, out = b.draw(11, c), b.room(B, S, c)
+        b.launch("embedding", (B * S,), out, table, ids, c)
+        assert out.tobytes() == table[ids].tobytes()
 
 
-def combined(b: Bench) -> None:
-    x, row, table = b.draw(B, S, C), b.draw(1, 1, C), b.draw(1, S, C)
-    for other, strides in ((x[::-1].copy(), (S * C, C)), (row, (0, 0)), (table, (0, C))):
+def by_width(check: Callable[[Bench, int], None]) -> Callable[[Bench], None]:
+    def both(b: Bench) -> None:
+        for c in WIDTHS:
+            check(b, c)
+
+    return both
+
+
+def combined(b: Bench, c: int) -> None:
+    x, row, table = b.draw(B, S, c), b.draw(1, 1, c), b.draw(1, S, c)
+    for other, strides in ((x[::-1].copy(), (S * c, c)), (row, (0, 0)), (table, (0, c))):
         for product in (0, 1):
-            out = b.room(B, S, C)
-            b.launch("combined", (B * S,), out, x, other, S, C, S * C, C, *strides, product)
+            out = b.room(B, S, c)
+            b.launch("combined", (B * S,), out, x, other, S, c, S * c, c, *strides, product)
             wanted = wide(x) * wide(other) if product else wide(x) + wide(other)
             b.check("mul" if product else "add", out, np.broadcast_to(wanted, out.shape))
 
 
-def layer_norm(b: Bench) -> None:
-    x, r, w, bias = b.draw(B, S, C, scale=30.0), b.draw(B, S, C), b.draw(C), b.draw(C)
+def layer_norm(b: Bench, c: int = C) -> None:
+    x, r, w, bias = b.draw(B, S, c, scale=30.0), b.draw(B, S, c), b.draw(c), b.draw(c)
     for given in (bias, None):
-        out = b.room(B, S, C)
-        b.launch("layer_norm", (B * S,), out, None, x, None, w, given, C, 1e-5)
+        out = b.room(B, S, c)
+        b.launch("layer_norm", (B * S,), out, None, x, None, w, given, c, 1e-5)
         b.check("layer_norm", out, OPS.layer_norm(wide(x), wide(w), None if given is None else wide(given), 1e-5))
-    out, total = b.room(B, S, C), b.room(B, S, C)
-    b.launch("layer_norm", (B * S,), out, total, x, r, w, bias, C, 1e-5)
+    out, total = b.room(B, S, c), b.room(B, S, c)
+    b.launch("layer_norm", (B * S,), out, total, x, r, w, bias, c, 1e-5)
     assert total.tobytes() == (wide(x) + wide(r)).astype(total.dtype).tobytes()
     b.check("add_layer_norm", out, OPS.layer_norm(wide(total), wide(w), wide(bias), 1e-5))
 
 
-def rms_norm(b: Bench) -> None:
+def rms_norm(b: Bench, c: int) -> None:
     """Large enough that the squares of float16 values would overflow in it."""
-    x, r, w = b.draw(B, S, C, scale=300.0), b.draw(B, S, C), b.draw(C)
-    out, total = b.room(B, S, C), b.room(B, S, C)
-    b.launch("rms_norm", (B * S,), out, None, x, None, w, C, 1e-6)
+    x, r, w = b.draw(B, S, c, scale=300.0), b.draw(B, S, c), b.draw(c)
+    out, total = b.room(B, S, c), b.room(B, S, c)
+    b.launch("rms_norm", (B * S,), out, None, x, None, w, c, 1e-6)
     b.check("rms_norm", out, OPS.rms_norm(wide(x), wide(w), 1e-6))
-    b.launch("rms_norm", (B * S,), out, total, x, r, w, C, 1e-6, block=128)
+    b.launch("rms_norm", (B * S,), out, total, x, r, w, c, 1e-6, block=128)
     assert total.tobytes() == (wide(x) + wide(r)).astype(total.dtype).tobytes()
     b.check("add_rms_norm", out, OPS.rms_norm(wide(total), wide(w), 1e-6))
 
 
-def bias_act(b: Bench) -> None:
-    x, bias = b.draw(B, S, C, scale=3.0), b.draw(C)
+def bias_act(b: Bench, c: int) -> None:
+    x, bias = b.draw(B, S, c, scale=3.0), b.draw(c)
     for name, act in ACTIVATIONS.items():
         given = None if name is None else bias
         y = x.copy()
-        b.launch("bias_act", (B * S,), y, given, C, act)
+        b.launch("bias_act", (B * S,), y, given, c, act)
         summed = wide(x) + (0.0 if given is None else wide(bias))
         kinds = {"gelu": "erf", "gelu_tanh": "tanh"}
         wanted = (
@@ -126,67 +136,78 @@ def bias_act(b: Bench) -> None:
         b.check("gelu", y, wanted)
 
 
-def gated_halves(b: Bench) -> None:
-    x = b.draw(B, S, 2 * C, scale=2.0)
+def gated_halves(b: Bench, c: int) -> None:
+    x = b.draw(B, S, 2 * c, scale=2.0)
     for kind, act in (("erf", GELU), ("tanh", GELU_TANH)):
-        out = b.room(B, S, C)
-        b.launch("gated_halves", (B * S,), out, x, C, act)
+        out = b.room(B, S, c)
+        b.launch("gated_halves", (B * S,), out, x, c, act)
         b.check("geglu", out, OPS.geglu(wide(x), kind))
 
 
-def gated_pair(b: Bench) -> None:
-    gate, up = b.draw(B, S, C, scale=3.0), b.draw(B, S, C)
-    out = b.room(B, S, C)
-    b.launch("gated_pair", (B * S,), out, gate, up, C, SILU)
+def gated_pair(b: Bench, c: int) -> None:
+    gate, up = b.draw(B, S, c, scale=3.0), b.draw(B, S, c)
+    out = b.room(B, S, c)
+    b.launch("gated_pair", (B * S,), out, gate, up, c, SILU)
     b.check("swiglu", out, OPS.swiglu(wide(gate), wide(up)))
 
 
-def heads(b: Bench) -> None:
-    """The second of three joined parts, as a query-key-value product leaves them."""
-    n, d = 4, 6
-    joined = b.draw(B, S, 3 * n * d)
-    out = b.room(B, n, S, d)
-    b.launch("heads", (B * S,), out, joined, S, n, d, 3 * n * d, n * d)
-    assert out.tobytes() == OPS.heads(joined[..., n * d : 2 * n * d], n).tobytes()
+def in_place(h: Array, width: int, offset: int) -> Array:
+    """Heads [B, N, S, D] where a product leaves them: in wider rows, beside numbers nobody may read."""
+    rows, n, length, d = h.shape
+    joined = np.full((rows, length, width), np.nan, dtype=h.dtype)
+    joined[..., offset : offset + n * d] = h.swapaxes(1, 2).reshape(rows, length, n * d)
+    return joined
 
 
-def merge_heads(b: Bench) -> None:
-    h = b.draw(B, 4, S, 6)
-    out = b.room(B, S, 24)
-    b.launch("merge_heads", (B * S,), out, h, S, 4, 6)
-    assert out.tobytes() == OPS.merge_heads(h).tobytes()
+def apart(x: Array, n: int) -> Array:
+    """[B, S, N * D] as the reference has it."""
+    return x.reshape(*x.shape[:2], n, -1).swapaxes(1, 2)
 
 
-def rope(b: Bench) -> None:
-    h, table = b.draw(B, 2, S, 10), OPS.rope_table(1e4, 10)
-    for start in (0, 310):
-        out = b.room(B, 2, S, 10)
-        b.launch("rope", (B * 2 * S,), out, h, table, S, 10, start, 400, block=32)
-        ids = np.zeros((B, S), dtype=np.int32)
-        wanted = OPS.rope(wide(h), table, Batch(ids, counts_of(S, S, S), start))
-        b.check("rope", out, wanted, magnitude=2.0 * float(np.abs(h).max()))
+def rotated(b: Bench) -> None:
+    """The second of three joined parts: normed, turned, both, and an odd width that can only be normed."""
+    for d, turned in ((10, True), (70, True), (7, False)):
+        n, width = 9, 3 * 9 * d
+        h, w = b.draw(B, n, S, d, scale=3.0), b.draw(d)
+        joined, table = in_place(h, width, n * d), OPS.rope_table(1e4, d) if turned else None
+        for weight, angles, start in ((w, None, 0), (None, table, 310), (w, table, 0)):
+            if weight is None and angles is None:
+                continue
+            out = b.room(B, S, n * d)
+            sizes = (S, n, d, width, n * d, start, 400, 1e-6)
+            b.launch("rotated", (B * S,), out, joined, weight, angles, *sizes, block=64)
+            wanted = wide(h) if weight is None else OPS.rms_norm(wide(h), wide(weight), 1e-6)
+            if angles is not None:
+                wanted = OPS.rope(wanted, angles, Batch(np.zeros((B, S), np.int32), counts_of(S, S, S), start))
+            b.check("rope", apart(out, n), wanted, magnitude=4.0 * float(np.abs(wanted).max()))
 
 
 def attention(kernel: str, d: int) -> Callable[[Bench], None]:
     def check(b: Bench) -> None:
-        for n, nk, s, start, causal, window, counts in (
-            (2, 2, 7, 0, False, None, (7, 1)),
-            (4, 2, 37, 0, True, None, (37, 33)),
-            (1, 1, 70, 0, False, 9, (70, 41)),
-            (3, 1, 3, 40, True, None, (3, 2)),
-            (1, 1, 36, 0, True, 0, (36, 2)),
+        queries = 64 if b.dtype == "f16" else 32
+        for n, nk, s, start, causal, window, counts, spare in (
+            (2, 2, 7, 0, False, None, (7, 1), 0),
+            (4, 2, 37, 0, True, None, (37, 33), 0),
+            (1, 1, 70, 0, False, 9, (70, 41), 0),
+            (3, 1, 3, 40, True, None, (3, 2), 5),
+            (1, 1, 36, 0, True, 0, (36, 2), 0),
+            (1, 1, 135, 0, False, None, (135, 130), 0),
         ):
-            t = start + s
+            t, width = start + s, (n + 2 * nk) * d
             q, k, v = b.draw(2, n, s, d), b.draw(2, nk, t, d), b.draw(2, nk, t, d)
-            out, valid = b.room(2, n, s, d), counts_of(*counts)
+            out, valid = b.room(2, s, n * d), counts_of(*counts)
             scale = float(np.float32(1 / np.sqrt(d)))
-            sizes = (n, nk, s, t, d, start, scale, int(causal), -1 if window is None else window)
-            b.launch(kernel, (-(-s // 32), n, 2), out, q, k, v, valid, *sizes, block=128)
+            # Where a cache is: room for more keys than there are, and nothing beside them.
+            keys, values = (np.pad(in_place(each, nk * d, 0), ((0, 0), (0, spare), (0, 0))) for each in (k, v))
+            arrays, places = (in_place(q, width, 2 * nk * d), keys, values), (width, 2 * nk * d, nk * d, 0, nk * d, 0)
+            sizes = (n, nk, s, t + spare, d, *places, start, scale, int(causal), -1 if window is None else window)
+            b.launch(kernel, (-(-s // queries), n, 2), out, *arrays, valid, *sizes, block=128)
             batch = Batch(np.zeros((2, s), dtype=np.int32), valid, start)
             wanted = OPS.attention(wide(q), wide(k), wide(v), batch, scale=scale, causal=causal, window=window)
             assert np.isfinite(out).all()
             seen = (np.arange(s) < valid[:, None])[:, None, :, None]
-            b.check("attention", np.where(seen, out, 0), np.where(seen, wanted, 0), magnitude=4.0 * np.abs(v).max())
+            found = np.where(seen, apart(out, n), 0)
+            b.check("attention", found, np.where(seen, wanted, 0), magnitude=4.0 * np.abs(v).max())
 
     return check
 
@@ -200,10 +221,11 @@ def one_row(b: Bench) -> None:
 
 
 def mean_rows(b: Bench) -> None:
-    x, counts = b.draw(B, S, C), counts_of(5, 1, 3)
+    """More positions than a block has warps."""
+    x, counts = b.draw(B, 19, C), counts_of(19, 1, 8)
     out = np.full((B, C), np.nan, dtype=np.float32)
-    b.launch("mean_rows", (B,), out, x, counts, S, C)
-    b.check("mean_rows", out, OPS.mean_rows(wide(x), Batch(np.zeros((B, S), np.int32), counts))[:, 0])
+    b.launch("mean_rows", (B, 3), out, x, counts, 19, C, block=256)
+    b.check("mean_rows", out, OPS.mean_rows(wide(x), Batch(np.zeros((B, 19), np.int32), counts))[:, 0])
 
 
 def result(b: Bench) -> None:
@@ -226,17 +248,16 @@ def chosen_logits(b: Bench) -> None:
 
 CASES: dict[str, Callable[[Bench], None]] = {
     "embedding": embedding,
-    "combined": combined,
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
-    "bias_act": bias_act,
-    "gated_halves": gated_halves,
-    "gated_pair": gated_pair,
-    "heads": heads,
-    "merge_heads": merge_heads,
-    "rope": rope,
-    "attention64": attention("attention64", 18),
-    "attention128": attention("attention128", 66),
+    "combined": by_width(combined),
+    "layer_norm": by_width(layer_norm),
+    "rms_norm": by_width(rms_norm),
+    "bias_act": by_width(bias_act),
+    "gated_halves": by_width(gated_halves),
+    "gated_pair": by_width(gated_pair),
+    "rotated": rotated,
+    "attention32": attention("attention32", 24),
+    "attention64": attention("attention64", 50),
+    "attention128": attention("attention128", 72),
     "one_row": one_row,
     "mean_rows": mean_rows,
     "result": result,
@@ -312,6 +333,18 @@ def test_a_launch_that_covers_half_the_batch_leaves_the_rest_unwritten(device: C
     x, out = b.draw(4, 1, C), b.room(4, C)
     b.launch("one_row", (2,), out, x, counts_of(1, 1, 1, 1), 1, C, 0)
     assert np.isnan(out[2:]).all()
+
+
+@pytest.mark.parametrize("dtype", STORED)
+def test_attention_hides_no_score_that_is_no_number(dtype: DType, device: CpuDevice) -> None:
+    b = Bench(device, dtype)
+    q, k, v = (b.draw(1, 3, 16) for _ in range(3))
+    q[0, 1, 4] = np.nan
+    out = b.room(1, 3, 16)
+    b.launch(
+        "attention32", (1, 1, 1), out, q, k, v, counts_of(3), 1, 1, 3, 3, 16, *(16, 0) * 3, 0, 0.25, 0, -1, block=128
+    )
+    assert np.isnan(out[0]).any(axis=-1).tolist() == [False, True, False]
 
 
 def planted(folder: Path, old: str, new: str) -> Path:

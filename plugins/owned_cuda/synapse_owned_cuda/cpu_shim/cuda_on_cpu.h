@@ -19,6 +19,7 @@
 
 #define __device__
 #define __global__
+#define __launch_bounds__(threads)
 #define __shared__ static
 using std::max;
 using std::min;
@@ -36,6 +37,7 @@ struct Fibre {
     State state = READY;
     std::vector<char> stack;
     float given[2] = {0.0f, 0.0f};
+    uint32_t fragments[2][6] = {};
     int round = 0;
 };
 
@@ -124,12 +126,21 @@ inline void run_grid(Dim3 grid, int threads, int order, std::function<void()> ke
             }
 }
 
-inline float float_of_half(uint16_t bits) {
+inline float decoded_half(int bits) {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
     float size = exponent == 31 ? (fraction ? NAN : INFINITY)
                : exponent == 0  ? std::ldexp((float)fraction, -24)
                                 : std::ldexp((float)(fraction | 1024), exponent - 25);
     return bits >> 15 ? -size : size;
+}
+
+inline float float_of_half(uint16_t bits) {
+    static const std::vector<float> table = [] {
+        std::vector<float> made(65536);
+        for (int i = 0; i < 65536; i++) made[i] = decoded_half(i);
+        return made;
+    }();
+    return table[bits];
 }
 
 /* To nearest, ties to even, as the device does. */
@@ -155,5 +166,32 @@ inline float __shfl_xor_sync(unsigned, float x, int lane_mask) {
     return cpu::fibres[self ^ lane_mask].given[slot];
 }
 
+/* Of lanes that hold a fragment: half `part` of word `word`. */
+namespace cpu {
+inline float held(int lane, int slot, int word, int part) {
+    return float_of_half((uint16_t)(fibres[lane].fragments[slot][word] >> 16 * part));
+}
+} // namespace cpu
+
+/* c [16, 8] += a [16, 16] * b [16, 8] of a warp: each lane gives its fragments, waits for the others', and sums the four
+ * products it holds, in the order of the features. */
+inline void multiply_16_8_16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    cpu::Fibre &mine = cpu::fibres[cpu::running];
+    int self = cpu::running, lane = self % cpu::LANES, base = self - lane, slot = mine.round++ & 1;
+    uint32_t given[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    std::copy(given, given + 6, mine.fragments[slot]);
+    cpu::wait(cpu::AT_WARP);
+    for (int part = 0; part < 4; part++) {
+        int row = lane / 4 + part / 2 * 8, column = lane % 4 * 2 + part % 2;
+        for (int feature = 0; feature < 16; feature++) {
+            int pair = feature % 8 / 2, far = feature / 8;
+            float left = cpu::held(base + row % 8 * 4 + pair, slot, row / 8 + 2 * far, feature % 2);
+            float right = cpu::held(base + column * 4 + pair, slot, 4 + far, feature % 2);
+            c[part] += left * right;
+        }
+    }
+}
+
+#define MULTIPLY_16_8_16 multiply_16_8_16
 #define HALF_TO_FLOAT(bits) cpu::float_of_half(bits)
 #define FLOAT_TO_HALF(x) cpu::half_of_float(x)

@@ -38,7 +38,15 @@ def build_launcher(folder: Path, source: Path = SOURCE) -> Path:
     main = folder / "main.cpp"
     parts = (_HERE / "cuda_on_cpu.h", source, table, _HERE / "launcher.cpp")
     main.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
-    flags = ["-std=c++17", "-O1", "-g", "-fsanitize=address", "-fno-omit-frame-pointer", "-Wno-unknown-pragmas"]
+    flags = [
+        "-std=c++17",
+        "-O1",
+        "-g",
+        "-fsanitize=address",
+        "-fno-omit-frame-pointer",
+        "-fno-strict-aliasing",
+        "-Wno-unknown-pragmas",
+    ]
     compiler = shutil.which("g++")
     if compiler is None:
         raise LaunchFailed("g++ is not installed; install it to run kernels on the CPU")

@@ -33,6 +33,7 @@ class NumpyDevice:
 
     def product(self, x: Array, w: Array) -> Array:
         assert x.dtype == w.dtype, f"a product of {x.dtype} and {w.dtype}"
+        assert (x.ndim, w.ndim) == (2, 2), f"a product of {x.shape} and {w.shape}: CuPy makes a batch of it"
         wide: Any = np.matmul(x.astype(np.float32), w.astype(np.float32).T)
         return wide.astype(x.dtype)
 
