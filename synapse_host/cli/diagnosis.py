@@ -94,7 +94,11 @@ def _store(settings: Settings) -> Iterator[Finding]:
     try:
         faults = faults_of(path)
     except FileNotFoundError:
-        yield Finding("store", True, f"no {path} yet")
+        if _answers(settings.paths.host_socket) is None:
+            seen = f"a host runs and its {path} is gone: what it is told to keep is refused"
+            yield Finding("store", False, seen, "put the file back or restore a backup, then restart the host")
+        else:
+            yield Finding("store", True, f"no {path} yet")
         return
     if faults:
         yield Finding(
@@ -112,14 +116,22 @@ def _socket(settings: Settings) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.lstat().st_mode)
     if mode & 0o077:
         yield Finding("socket", False, f"{path} is open to others (mode {mode:o})", f"chmod 600 {path}")
+    fault = _answers(path)
+    if fault is None:
+        yield Finding("socket", True, f"a host answers on {path}")
+    else:
+        yield Finding("socket", False, f"{path} is there and nobody answers ({fault})", "start synapse-host serve")
+
+
+def _answers(path: Path) -> OSError | None:
+    """Why nobody answers on a socket; None where somebody does."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_CONNECT_S)
         try:
             connection.connect(str(path))
         except OSError as fault:
-            yield Finding("socket", False, f"{path} is there and nobody answers ({fault})", "start synapse-host serve")
-        else:
-            yield Finding("socket", True, f"a host answers on {path}")
+            return fault
+    return None
 
 
 def _cache(settings: Settings, hash_content: bool) -> Iterator[Finding]:

@@ -137,8 +137,10 @@ def show_report(report: Mapping[str, Any]) -> None:
 
 
 def show_status(answer: Mapping[str, Any]) -> None:
-    """A row per model with the state of its worker; the host itself in the title."""
+    """A row per model with the state of its worker; the host itself in the title, a fault of its store before it."""
     host, health = answer["host"], answer["health"]
+    if "store_fault" in health:
+        print_text(f"STORE: {health['store_fault']}", style="bold")
     print_table(
         f"synapse-host {host['version']}, generation {answer['module_generation']}, pid {host['pid']}, "
         f"up {_duration(host['uptime_ms'])}, {host['connections']} of {host['max_connections']} connections"

@@ -7,7 +7,7 @@ nothing but a plain name beside the index is taken.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -45,7 +45,9 @@ def read_shard_index(data: bytes) -> ShardIndex:
     if len(data) > MAX_INDEX_BYTES:
         raise ValueError(f"the index has {len(data)} bytes, more than {MAX_INDEX_BYTES}; use the published file")
     try:
-        document = json.loads(data.decode("utf-8"))
+        document = json.loads(data.decode("utf-8"), object_pairs_hook=_each_once)
+    except _NamedTwice as twice:
+        raise ValueError(f"the index names {twice.name!r:.100} twice; use the published file") from None
     except (ValueError, RecursionError) as fault:
         raise ValueError(f"the index is not JSON ({fault}); use the published file") from None
     places = document.get("weight_map") if isinstance(document, dict) else None
@@ -57,6 +59,23 @@ def read_shard_index(data: bytes) -> ShardIndex:
     if len(tensors) > MAX_FILES:
         raise ValueError(f"the index names {len(tensors)} files, more than {MAX_FILES}; use the published file")
     return ShardIndex(MappingProxyType({file: frozenset(names) for file, names in tensors.items()}))
+
+
+class _NamedTwice(Exception):
+    """Of two places for one tensor a reader would take the last, and another reader perhaps the first."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise _NamedTwice(name)
+        members[name] = value
+    return members
 
 
 def _plain_name(file: Any) -> str:

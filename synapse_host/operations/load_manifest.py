@@ -6,13 +6,13 @@ Whatever can be refused is refused here, before any of it is asked for: revision
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 from urllib.parse import urljoin, urlsplit
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr
+from pydantic import Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
 
 from synapse_host.downloads.manifest import WantedFile
 from synapse_host.errors import InvalidRequest
@@ -37,7 +37,20 @@ class DetailedFile(Params):
     sha256: Digest
 
 
-FileSpec = PathText | DetailedFile
+def _form(spec: object) -> str | None:
+    """Which of the two forms a file is given in; in brackets, for it is no part of its place in the parameters."""
+    if isinstance(spec, str):
+        return "(name)"
+    return "(object)" if isinstance(spec, Mapping | DetailedFile) else None
+
+
+#: A file: its name or address alone, or with its digest.
+FileSpec = Annotated[
+    Annotated[PathText, Tag("(name)")] | Annotated[DetailedFile, Tag("(object)")],
+    Discriminator(
+        _form, custom_error_type="file_spec", custom_error_message="A file is a name, or an object of url and sha256"
+    ),
+]
 
 
 class ModelFiles(Params):

@@ -6,6 +6,7 @@ refusal of malformed parameters (readings 9 and 16).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from synapse_host.errors import FlowScopeRefused, InvalidRequest, SynapseError, 
 from synapse_host.operations.contract_methods import CONTRACT_METHODS, MethodKind
 from synapse_host.operations.quoting import cut, quoted
 
+#: How pydantic calls a JSON object that one of our classes is made of.
+_MODEL_CLASS = re.compile(r"dictionary or instance of \w+")
 #: Faults of one request a message lists.
 _LISTED_FAULTS = 3
 
@@ -165,9 +168,11 @@ def _one_fault(method: Method, error: Mapping[str, Any]) -> str:
 
 
 def _field_name(location: tuple[int | str, ...]) -> str:
-    return "params" + "".join(f"[{part}]" if isinstance(part, int) else f".{cut(part)}" for part in location)
+    """Where a value stands; which of several forms it was taken for, in brackets, is no part of that."""
+    named = [part for part in location if isinstance(part, int) or not part.startswith("(")]
+    return "params" + "".join(f"[{part}]" if isinstance(part, int) else f".{cut(part)}" for part in named)
 
 
 def _reason(message: str) -> str:
-    plain = message.removeprefix("Value error, ")
+    plain = _MODEL_CLASS.sub("object", message.removeprefix("Value error, "))
     return plain[:1].lower() + plain[1:]

@@ -17,6 +17,7 @@ from synapse_host.admission.refusals import Refusals
 from synapse_host.admission.work_class import WorkClass
 from synapse_host.certification.ledger import CertificationLedger
 from synapse_host.certification.self_checks import SelfChecks
+from synapse_host.errors import StoreFailure
 from synapse_host.identity.machine_profile import MachineProfile
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_health import health_summary
@@ -85,6 +86,7 @@ class StatusService:
         """The snapshot."""
         now, lanes = self.facts.clock(), list(self.lanes)
         health = [lane.health for lane in lanes]
+        recent, store_fault = await self._recent()
         return Reply(
             {
                 "module_generation": self.module_generation,
@@ -92,13 +94,20 @@ class StatusService:
                 "current_knob": CURRENT_KNOB,
                 **self._admission(),
                 **self.jobs.to_wire(),
-                "jobs_recent": await self.recent_jobs(),
+                "jobs_recent": recent,
                 **self._counted(lanes),
                 "lanes": [self._resident(lane, now) for lane in lanes if lane.state is LaneState.READY],
                 "host": self.facts.to_wire(),
-                "health": {**health_summary(health), "lanes": [row.to_wire(now) for row in health]},
+                "health": {**health_summary(health), **store_fault, "lanes": [row.to_wire(now) for row in health]},
             }
         )
+
+    async def _recent(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The newest jobs; where the store cannot say, what is wrong with it, which is what somebody asks for then."""
+        try:
+            return await self.recent_jobs(), {}
+        except StoreFailure as failure:
+            return [], {"degraded": True, "store_fault": failure.message}
 
     def _admission(self) -> dict[str, Any]:
         devices = self.devices

@@ -53,6 +53,7 @@ class Store:
         self._one_writer = anyio.CapacityLimiter(1)
         self._some_readers = anyio.CapacityLimiter(READERS)
         self._closed = False
+        self._file = _identity(path)
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -120,6 +121,7 @@ class Store:
 
     def _carry_out(self, engine: Engine, intent: str, work: Callable[[Session], T]) -> T:
         self._refuse_closed()
+        self._refuse_other_file()
         try:
             with Session(engine, expire_on_commit=False) as session, session.begin():
                 return work(session)
@@ -132,6 +134,20 @@ class Store:
             return vacuum_if_wasteful(self._engine)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise _failure(self.path, "rewritten without its free pages", error) from error
+
+    def _refuse_other_file(self) -> None:
+        """SQLite goes on with a file that has lost its name, and all it would write is gone with the process."""
+        try:
+            same = _identity(self.path) == self._file
+        except OSError as gone:
+            raise StoreFailure(
+                f"{self.path} is not there any more ({gone.strerror}); put it back or restore a backup, then restart "
+                "the host"
+            ) from gone
+        if not same:
+            raise StoreFailure(
+                f"{self.path} was replaced by another file while the host runs on the one before; restart the host"
+            )
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -182,6 +198,11 @@ def _on_connect(connection: Any, _record: Any) -> None:
 def _on_begin(connection: Connection) -> None:
     # IMMEDIATE, because a reader that turns writer can be refused without a wait.
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino
 
 
 def _make_private(path: Path) -> None:

@@ -17,7 +17,7 @@ from synapse_host.admission.turn import Turn
 from synapse_host.admission.work_class import WorkClass
 from synapse_host.certification.ledger import Certification, CertificationLedger
 from synapse_host.certification.self_checks import SelfChecks
-from synapse_host.errors import InvalidRequest, QueueFull
+from synapse_host.errors import InvalidRequest, QueueFull, StoreFailure
 from synapse_host.hookspecs import BatchPolicy
 from synapse_host.identity.machine_profile import MachineProfile
 from synapse_host.identity.numeric_profile import EngineIdentity
@@ -74,6 +74,7 @@ class Bench:
         self.workers: dict[str, HeldWorker] = {}
         self.checked = SimpleNamespace(row=lambda lane: SimpleNamespace(to_wire=lambda: {"state": "passed"}))
         self.now = 1000.0
+        self.recent_jobs: Any = no_jobs
 
     def put(self, it: RegisteredModel) -> Lane:
         async def start(of: RegisteredModel) -> Any:
@@ -104,7 +105,7 @@ class Bench:
             self.devices,
             self.refusals,
             self.jobs,
-            no_jobs,
+            self.recent_jobs,
             cast("MachineProfile", SimpleNamespace(hash="m" * 64)),
             HostFacts(0.0, lambda: self.now, lambda: 1, 64),
             7,
@@ -172,6 +173,17 @@ async def test_lanes_are_the_resident_ones_and_those_of_the_catalog_have_their_s
     }
     assert rows["loaded"].items() >= {**live, "certified": False}.items()
     assert "self_check" not in rows["loaded"]
+
+
+async def test_a_store_that_cannot_be_read_is_told_and_the_rest_is_answered(bench: Bench) -> None:
+    async def gone() -> list[dict[str, Any]]:
+        raise StoreFailure("the file is not there any more")
+
+    assert "store_fault" not in (await bench.status())["health"]
+    bench.recent_jobs = gone
+    answer = await bench.status()
+    assert answer["jobs_recent"] == []
+    assert (answer["health"]["degraded"], answer["health"]["store_fault"]) == (True, "the file is not there any more")
 
 
 async def test_live_figures_follow_the_groups_of_a_lane(bench: Bench) -> None:

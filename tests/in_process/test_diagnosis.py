@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +127,19 @@ def test_a_socket_nobody_serves_or_others_may_open_is_a_problem(home: Path) -> N
     path.chmod(0o666)
     found = problems()
     assert set(found) == {"socket"}
+
+
+def test_a_store_that_was_removed_under_a_running_host_is_a_problem(home: Path) -> None:
+    paths = resolve_paths({"SYNAPSE_HOME": str(home)})
+    paths.host_socket.parent.mkdir(parents=True)
+    paths.store_file.rename(home / "elsewhere")
+    with socket.socket(socket.AF_UNIX) as host:
+        host.bind(str(paths.host_socket))
+        paths.host_socket.chmod(0o600)
+        host.listen()
+        assert "restart the host" in str(problems(hash_content=False)["store"].remedy)
+    paths.host_socket.unlink()
+    assert "store" not in problems(hash_content=False)
 
 
 def test_a_cache_that_is_no_directory_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,3 +353,29 @@ def _integrity(session: Session) -> str:
 async def test_the_counters_are_one_row_only(store: Store) -> None:
     with pytest.raises(StoreFailure, match="constraint failed"):
         await store.run(lambda session: session.add(ModuleMetaRow(id=2)))
+
+
+@pytest.mark.parametrize("spoil", ["removed", "moved", "replaced"])
+async def test_a_file_that_lost_its_name_is_not_written_any_more(tmp_path: Path, spoil: str) -> None:
+    path = tmp_path / "synapse.db"
+    store = Store.open(path)
+    models = ModelStore(store)
+    await models.save(model_row("before"))
+    if spoil == "removed":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "elsewhere")
+    if spoil == "replaced":
+        path.touch()
+    for work in (models.save(model_row("after")), models.all()):
+        with pytest.raises(
+            StoreFailure, match="replaced by another" if spoil == "replaced" else "is not there any more"
+        ):
+            await work
+    if spoil == "moved":
+        (tmp_path / "elsewhere").rename(path)
+        assert [row.model_id for row in await models.all()] == ["before"]
+        await models.save(model_row("after"))
+    else:
+        assert path.exists() == (spoil == "replaced")  # and none was made by looking
+    store.close()

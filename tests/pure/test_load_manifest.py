@@ -9,6 +9,9 @@ from pydantic import ValidationError
 
 from synapse_host.errors import InvalidRequest
 from synapse_host.operations.load_manifest import LoadPlan, ModelLoadParams, load_plan
+from synapse_host.operations.registry import Method, Registry, Reply, RequestContext
+
+pytestmark = pytest.mark.anyio
 
 SHA, OTHER, THIRD = "a" * 64, "b" * 64, "c" * 64
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -133,3 +136,27 @@ def test_what_is_not_pinned_or_misleads_is_refused(fault: str) -> None:
 def test_unknown_members_are_malformed() -> None:
     with pytest.raises(ValidationError):
         ModelLoadParams.model_validate({**HUB, "engine": "cpu", "branch": "main"})
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"model": 3}, "params.files.model = 3 is not accepted: a file is a name, or an object of url and sha256"),
+        ({"model": {"url": "x"}}, "params.files.model.sha256 is missing: add it"),
+        ({"model": ""}, "params.files.model = '' is not accepted: string should have at least 1 character"),
+        (
+            {"extra": ["m", {"url": 1, "sha256": SHA}]},
+            "params.files.extra[1].url = 1 is not accepted: input should be a",
+        ),
+        (3, "params.files = 3 is not accepted: input should be a valid object"),
+    ],
+)
+async def test_a_file_that_is_none_is_told_by_its_place_alone(files: Any, said: str) -> None:
+    async def unreached(params: Any, context: RequestContext) -> Reply:
+        raise AssertionError(params)
+
+    registry = Registry([Method("model.load", "mutate", ModelLoadParams, unreached)])
+    with pytest.raises(InvalidRequest) as refusal:
+        await registry.dispatch("model.load", {"source": "file", "engine": "cpu", "files": files}, RequestContext(0.0))
+    assert refusal.value.message.startswith(f"model.load: {said}")
+    assert "; " not in refusal.value.message

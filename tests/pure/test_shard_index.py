@@ -49,6 +49,8 @@ def test_only_plain_names_beside_the_index_are_taken(file: Any) -> None:
         (b"[" * 100_000, "not JSON"),
         (b"[]", "no weight_map"),
         (b"{}", "no weight_map"),
+        (b'{"weight_map": {"a": "m.safetensors", "b": "n.safetensors", "a": "n.safetensors"}}', "names 'a' twice"),
+        (b'{"weight_map": {"a": "m.safetensors"}, "weight_map": {"a": "n.safetensors"}}', "names 'weight_map' twice"),
         (index({}), "no weight_map"),
         (index([]), "no weight_map"),
         (index({str(i): f"m{i}.safetensors" for i in range(MAX_FILES + 1)}), f"names {MAX_FILES + 1} files"),
