@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from synapse_host.backends.known import ENGINE_OWNERS
 from synapse_host.hookspecs import (
     BackendDescription,
     BatchPolicy,
@@ -46,6 +47,7 @@ def check_description(value: object, backend: str) -> BackendDescription:
     for field in _FLAGS:
         _require(isinstance(getattr(value, field), bool), value, field, "True or False")
     _check_rest(value)
+    _check_engine(value)
     if value.backend != backend:
         raise DescriptionFault(
             f"the plugin registered as backend {backend!r} describes itself as {value.backend!r}; "
@@ -71,6 +73,18 @@ def check_evidence(value: object, backend: str) -> CapabilityEvidence:
     _require(_is_optional_text(value.reason_detail), value, "reason_detail", "text or None")
     _require(_is_text(value.message), value, "message", "the text that tells a person what to do")
     return value
+
+
+def _check_engine(value: BackendDescription) -> None:
+    """Whose numbers these are: a name that belongs to no other backend, and what an owned engine is held to by."""
+    owner = ENGINE_OWNERS.get(value.engine, value.backend)
+    if owner != value.backend:
+        raise DescriptionFault(
+            f"backend {value.backend!r} calls its engine {value.engine!r}, which is the engine of backend {owner!r}; "
+            "give yours a name of its own"
+        )
+    for field in _OPTIONAL_TEXTS if value.owned else ():
+        _require(_is_text(getattr(value, field)), value, field, "given by an owned engine, whose workers must prove it")
 
 
 def _check_text(value: BackendDescription, field: str) -> None:

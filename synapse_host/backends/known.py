@@ -63,6 +63,9 @@ _KNOWN = (
 #: Backend id -> what is known of it without installing it.
 KNOWN_BACKENDS = {known.backend: known for known in _KNOWN}
 
+#: Engine -> the one backend that may call its engine so: the name decides what a worker must prove.
+ENGINE_OWNERS = {known.engine: known.backend for known in _KNOWN} | {"ane-coreml-worker": "ane"}
+
 
 def current_platform() -> str:
     """The platform of this machine as ``<sys.platform>-<processor>``, for example ``linux-x86_64``."""

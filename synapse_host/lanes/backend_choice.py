@@ -105,7 +105,7 @@ def _check_task(description: BackendDescription, task: Task) -> None:
         )
     if task in OWNED_ONLY and not description.owned:
         raise InvalidRequest(
-            f"engine {description.engine!r} has numbers the host cannot vouch for, so it may not serve {task}; "
-            "use an owned engine such as 'cpu' or 'metal'",
+            f"engine {description.engine!r} is not an owned one: its numbers are held against no reference, and the "
+            f"host cannot vouch for them, so it may not serve {task}; use an owned engine such as 'cpu' or 'metal'",
             details={"engine": description.engine, "task": task},
         )

@@ -2,7 +2,8 @@
 
 Every ```` ```console ```` block's commands (lines that begin with ``$ ``) and every ```` ```python ```` block of a page
 become one shell script, in their order, so that what one sets the next one finds. A command is expected to succeed
-unless its line ends in ``# exit status N``. Blocks of other languages are not run.
+unless its line ends in ``# exit status N``. Blocks of other languages are not run, nor are those that quote a file,
+after a line ``<!-- from FILE -->``.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from synapse_host.testing.running_host import RunningHost
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds one page may take on a busy machine.
 PAGE_DEADLINE_S = 240
-_BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^(<!-- from \S+ -->\n)?```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _EXPECTED = re.compile(r"# exit status (\d+)$")
 
 
@@ -44,7 +47,9 @@ class PageRun:
 def steps_of(page: str, directory: Path) -> list[Step]:
     """The steps of a page, a path relative to the project; programs are written into ``directory``."""
     steps = []
-    for number, (language, text) in enumerate(_BLOCK.findall((ROOT / page).read_text("utf-8"))):
+    for number, (quoted, language, text) in enumerate(_BLOCK.findall((ROOT / page).read_text("utf-8"))):
+        if quoted:
+            continue
         if language == "python":
             program = directory / f"block_{number}.py"
             program.write_text(text, "utf-8")
@@ -54,15 +59,21 @@ def steps_of(page: str, directory: Path) -> list[Step]:
     return steps
 
 
-def run_page(page: str, host: RunningHost, directory: Path) -> PageRun:
-    """Run every step of a page in ``directory``, where ``docs`` is this project's; stops at the first surprise."""
-    (directory / "docs").symlink_to(ROOT / "docs")
+def run_page(
+    page: str, host: RunningHost, directory: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> PageRun:
+    """Run every step of a page in ``directory``, where ``docs`` and ``examples`` are this project's.
+
+    ``environment`` is added to that of the steps. Stops at the first surprise.
+    """
+    for folder in ("docs", "examples"):
+        (directory / folder).symlink_to(ROOT / folder)
     script = "\n".join(_checked(step) for step in steps_of(page, directory))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["/bin/bash", "-c", script],
         cwd=directory,
-        env={**os.environ, "PATH": path, "SYNAPSE_HOME": str(host.home)},
+        env={**os.environ, **environment, "PATH": path, "SYNAPSE_HOME": str(host.home)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -5,6 +5,7 @@ Put the folder on ``PYTHONPATH`` for child processes and on ``sys.path`` for thi
 
 from __future__ import annotations
 
+import tomllib
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
@@ -70,6 +71,21 @@ def install_backend(folder: Path, name: str, source: str, *, distribution: str |
         files={f"{module}.py": source},
     )
     return folder / f"{module}.py"
+
+
+def install_project(folder: Path, project: Path) -> None:
+    """Install the backend in ``project``, a source folder built by hatch, from its own metadata and packages."""
+    document = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    told, wheel = document["project"], document["tool"]["hatch"]["build"]["targets"]["wheel"]
+    points = told["entry-points"][ENTRY_POINT_GROUP].items()
+    modules = (module for package in wheel["packages"] for module in sorted((project / package).rglob("*.py")))
+    install_distribution(
+        folder,
+        told["name"],
+        version=told["version"],
+        entry_points="\n".join([f"[{ENTRY_POINT_GROUP}]", *(f"{name} = {module}" for name, module in points), ""]),
+        files={str(module.relative_to(project)): module.read_text(encoding="utf-8") for module in modules},
+    )
 
 
 def install_distribution(

@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from synapse_host.testing.running_host import python_path
+
 #: Seconds a whole run may take on a busy machine.
 RUN_DEADLINE_S = 110
 #: A line of pytest's summary: outcome, node, and the message after it.
@@ -30,7 +32,7 @@ class SuiteRun:
 def run_suite(*arguments: str, folder: Path, site: Path | None = None) -> SuiteRun:
     """Run ``pytest`` with ``arguments`` in ``folder``; distributions in ``site`` count as installed."""
     command = [sys.executable, "-P", "-m", "pytest", *_LEFT_OUT, "-q", "-rpfsE", "--tb=short", *arguments]
-    environment = {**os.environ, "COLUMNS": "400"} | ({"PYTHONPATH": str(site)} if site else {})
+    environment = {**os.environ, "COLUMNS": "400"} | (python_path(site) if site else {})
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_DEADLINE_S, check=False
     )

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from synapse_host.testing.documented_pages import ROOT, PageRun, run_page, steps_of
-from synapse_host.testing.running_host import RunningHost
+from synapse_host.testing.fake_distributions import install_project
+from synapse_host.testing.running_host import RunningHost, python_path
 
-#: Its python blocks are parts of the example package and held against it by another test.
-QUOTING = {"docs/how-to/write-a-backend.md"}
+#: Needs the example installed, and so a host of its own.
+GUIDE = "docs/how-to/write-a-backend.md"
 PAGES = sorted(
     {
         str(page.relative_to(ROOT))
         for page in [ROOT / "README.md", *ROOT.glob("docs/how-to/*.md"), *ROOT.glob("plugins/*/README.md")]
     }
-    - QUOTING
+    - {GUIDE}
 )
 
 
@@ -34,6 +35,18 @@ def test_the_snippets_of_a_page_run(page: str, tutorial: PageRun, documented_hos
         pytest.fail("the tutorial failed, and with it the model the other pages use")
     outcome = run_page(page, documented_host, tmp_path)
     assert outcome.status == 0, outcome.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_guide_leads_to_a_backend_that_serves(tmp_path: Path) -> None:
+    install_project(tmp_path / "site", ROOT / "examples" / "third_party_backend")
+    environment = python_path(tmp_path / "site")
+    with RunningHost(tmp_path / "home", environment) as host:
+        (tmp_path / "reader").mkdir()
+        outcome = run_page(GUIDE, host, tmp_path / "reader", environment)
+    assert outcome.status == 0, outcome.output
+    assert len(steps_of(GUIDE, tmp_path)) >= 8
 
 
 def test_the_pages_have_snippets_to_run(tmp_path: Path) -> None:

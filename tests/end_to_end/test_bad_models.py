@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from synapse_host.errors import SynapseError
-from synapse_host.testing.fake_distributions import install_distribution
+from synapse_host.testing.fake_distributions import backend_source, install_backend, install_project
 from synapse_host.testing.refusal import Refusal, refusal
 from synapse_host.testing.running_host import python_path
 from synapse_host.testing.spoiled_models import (
@@ -41,15 +40,10 @@ TENSOR = "encoder.layer.1.output.dense.weight"
 def steady(
     tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, certified: Callable[[Path], Path]
 ) -> Iterator[SteadyHost]:
-    """A host that also sees the example backend, installed as a package would be."""
+    """A host that also sees two backends of somebody else: the example, and one with numbers of its own."""
     site = tmp_path_factory.mktemp("site")
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    install_distribution(
-        site,
-        project["name"],
-        entry_points="[synapse_host.backends]\nexample-hash = example_hash_backend\n",
-        files={"example_hash_backend.py": (EXAMPLE / "example_hash_backend.py").read_text()},
-    )
+    install_project(site, EXAMPLE)
+    install_backend(site, "foreign", backend_source("foreign"))
     home = certified(tmp_path_factory.mktemp("bad-models"))
     with steady_host(home, tiny_directory, **python_path(site)) as running:
         yield running
@@ -142,8 +136,9 @@ CASES = {
         refusal("backend_unavailable", "job", "metal", details="catalog_id lane_id backends"),
         params={"engine": "owned-metal"},
     ),
-    "engine that is not owned": invalid("engine task", "'example-hash'", "vouch", engine="example-hash"),
-    "task the engine does not serve": invalid("engine task", "generate", engine="example-hash", task="generate"),
+    "engine that is not owned": invalid("engine task", "'engine-of-foreign'", "vouch", engine="foreign"),
+    "task the engine does not serve": invalid("engine task", "generate", engine="example-static", task="generate"),
+    "family the engine does not run": invalid("engine family", "'bert'", "static", engine="example-static"),
     "dtype that is not available": invalid("dtype dtypes", "'f16'", "f32", dtype="f16"),
     # Paths.
     "relative path": invalid("path", "'models/tiny'", "absolute", path="models/tiny"),

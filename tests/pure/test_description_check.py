@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from synapse_host.backends.description_check import DescriptionFault, check_description, check_evidence
+from synapse_host.backends.known import ENGINE_OWNERS
 from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, PackedSupport
+from synapse_host.worker_protocol.binding import NEVER_BOUND
 
 GOOD = BackendDescription(
     backend="mine",
@@ -66,6 +68,27 @@ def test_a_field_of_the_wrong_kind_is_named_with_its_value(field: str, value: An
     with pytest.raises(DescriptionFault, match=field) as refusal:
         check_description(replace(GOOD, **{field: value}), "mine")
     assert repr(value)[:20] in str(refusal.value)
+
+
+OWNED = replace(GOOD, owned=True, kernel_revision="aa", manifest_digest="bb")
+
+
+@pytest.mark.parametrize("field", ["kernel_revision", "manifest_digest"])
+def test_an_owned_engine_without_what_its_workers_must_prove_is_refused(field: str) -> None:
+    assert check_description(OWNED, "mine") is OWNED
+    with pytest.raises(DescriptionFault, match=f"{field} .*owned engine"):
+        check_description(replace(OWNED, **{field: None}), "mine")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp-worker", "ane-coreml-worker", "owned-metal-decode", "owned-cpu"])
+def test_the_engine_of_another_backend_is_no_name_for_one_s_own(engine: str) -> None:
+    with pytest.raises(DescriptionFault, match=f"{engine}.*which is the engine of backend"):
+        check_description(replace(OWNED, engine=engine), "mine")
+
+
+def test_a_name_that_frees_workers_from_proof_belongs_to_one_backend() -> None:
+    """Or any plugin could take it, and its kernels could be swapped unseen."""
+    assert set(ENGINE_OWNERS) >= NEVER_BOUND
 
 
 def test_a_description_of_another_backend_is_refused() -> None:

@@ -32,6 +32,7 @@ DESCRIPTION = BackendDescription(
     owned=True,
     abort_capable=False,
     kernel_revision="abc",
+    manifest_digest="def",
     recommended_batch=BatchPolicy(8, 3072),
     packed=PackedSupport((256, 384), 8),
 )

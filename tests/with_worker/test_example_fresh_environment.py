@@ -23,9 +23,9 @@ from synapse_host.backends.capability import probe_backend
 from synapse_host.backends.discovery import list_backends
 
 async def main():
-    (entry,) = [entry for entry in list_backends() if entry.name == "example-hash"]
+    (entry,) = [entry for entry in list_backends() if entry.name == "example-static"]
     (row,) = rows_as_json([await probe_backend(entry, cache_dir=pathlib.Path(sys.argv[1]))])
-    print(json.dumps([row, importlib.util.find_spec("example_hash_backend").origin]))
+    print(json.dumps([row, importlib.util.find_spec("example_static.plugin").origin]))
 
 anyio.run(main)
 """
@@ -62,13 +62,13 @@ def test_it_is_discovered_and_its_evidence_read(python: Path, tmp_path: Path) ->
     done = run(python, "-c", ROW, str(tmp_path), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     row, origin = json.loads(done.stdout)
-    assert (row["engine"], row["runnable"]) == ("example-hash", True)
+    assert (row["engine"], row["runnable"]) == ("example-static", True)
     assert row["observed"]["cores"] >= row["required"]["cores"]
     assert Path(origin).is_relative_to(python.parents[1])
 
 
 def test_it_passes_the_suite_over_real_workers_of_that_environment(python: Path, tmp_path: Path) -> None:
-    suite = str(EXAMPLE / "test_example_hash.py")
+    suite = str(EXAMPLE / "test_example_static.py")
     done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", suite, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

@@ -205,10 +205,5 @@ MORE_PLANTED: Mapping[str, BadBackend] = MappingProxyType(
             {"    return load_engine(spec, DTYPES, _backend, progress)\n": _UNTYPED},
             Path(reference_plugin.__file__),
         ),
-        "anonymous-kernels": BadBackend(
-            "test_an_owned_backend_names_its_kernels_and_its_manifest",
-            {"kernel_revision=revision.kernel_revision(kernels),": "kernel_revision=None,"},
-            Path(reference_plugin.__file__),
-        ),
     }
 )

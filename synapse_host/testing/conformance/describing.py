@@ -24,12 +24,6 @@ class Describing:
         missing = set(evidence.required) - set(evidence.observed) if evidence else set()
         assert missing == set(), "a floor means something only beside what was found"
 
-    def test_an_owned_backend_names_its_kernels_and_its_manifest(self, conformance_bench: Bench) -> None:
-        description = conformance_bench.description
-        if description.owned:
-            assert description.kernel_revision, "an owned backend has a kernel_revision"
-            assert description.manifest_digest, "an owned backend has a manifest_digest"
-
     def test_hello_repeats_the_description(self, conformance_bench: Bench) -> None:
         """Within the deadlines a real host gives: 5 seconds to connect, 5 more for HELLO."""
         description = conformance_bench.description

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from synapse_host.hookspecs import BackendDescription
 from synapse_host.testing.tiny_gguf import write_bert_gguf
 from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer, write_safetensors
+from synapse_host.testing.tiny_static import TinyStatic
 from synapse_host.worker_protocol.messages import Load
 
 #: The longest row the suite sends to a model that would take more; the edge after it is then 513 tokens.
@@ -20,10 +22,16 @@ LONGEST_ROW = 512
 #: Many tokens make a file of 4 MiB, so that a copy of the weights which stays behind is seen in resident memory. More
 #: positions than ``LONGEST_ROW``, so that a row past the limit is refused for the limit and not for lack of a position.
 SEEDED = TinyBert(1, hidden=32, layers=2, heads=4, intermediate=48, vocab=32_768, positions=520)
-#: Families the suite can make a model of.
-SEEDED_FAMILIES = ("bert",)
+#: The model of each family the suite can make one of.
+SEEDED_MODELS: Mapping[str, TinyBert | TinyStatic] = MappingProxyType(
+    {"bert": SEEDED, "static": TinyStatic(1, hidden=32, vocab=32_768, positions=520)}
+)
 SEEDED_FORMAT = "safetensors-package"
 GGUF_FORMAT = "gguf"
+#: Families of which it can make one, by format.
+SEEDED_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {SEEDED_FORMAT: tuple(SEEDED_MODELS), GGUF_FORMAT: ("bert",)}
+)
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 
 
@@ -80,18 +88,19 @@ class ModelUnderTest:
 
 def seeded_model(folder: Path, description: BackendDescription, seed: int) -> ModelUnderTest:
     """A tiny model of a family the backend serves, written into ``folder``; raises ``NoModel`` when there is none."""
-    family = next((name for name in SEEDED_FAMILIES if name in description.families), None)
-    formats = [name for name in (SEEDED_FORMAT, GGUF_FORMAT) if name in description.model_formats]
-    if family is None or not formats:
+    made = next((name for name in SEEDED_FAMILIES if name in description.model_formats), "")
+    family = next((name for name in SEEDED_FAMILIES.get(made, ()) if name in description.families), None)
+    if family is None:
+        ours = " and ".join(f"{', '.join(families)} in {name}" for name, families in SEEDED_FAMILIES.items())
         raise NoModel(
             f"backend {description.backend!r} serves families {', '.join(description.families) or 'none'} in formats "
-            f"{', '.join(description.model_formats) or 'none'}; the suite makes {', '.join(SEEDED_FAMILIES)} in "
-            f"{SEEDED_FORMAT} and {GGUF_FORMAT} only: name a directory with a small model of yours by --model"
+            f"{', '.join(description.model_formats) or 'none'}; the suite makes {ours} only: "
+            "name a directory with a small model of yours by --model"
         )
-    model = replace(SEEDED, seed=seed)
     folder.mkdir(parents=True)
-    if formats[0] == GGUF_FORMAT:
-        return _seeded_gguf(folder / "model.gguf", model)
+    if made == GGUF_FORMAT:
+        return _seeded_gguf(folder / "model.gguf", replace(SEEDED, seed=seed))
+    model = replace(SEEDED_MODELS[family], seed=seed)
     write_safetensors(folder / "model.safetensors", model.tensors())
     (folder / "config.json").write_text(json.dumps(model.config()), encoding="utf-8")
     return ModelUnderTest(

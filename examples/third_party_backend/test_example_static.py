@@ -5,7 +5,7 @@ from __future__ import annotations
 from synapse_host.testing.conformance.suite import ConformanceSuite
 
 
-class TestExampleHash(ConformanceSuite):
+class TestExampleStatic(ConformanceSuite):
     """Every promise of a backend, held against this one in a real worker."""
 
-    backend = "example-hash"
+    backend = "example-static"
