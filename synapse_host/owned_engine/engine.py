@@ -24,9 +24,9 @@ from synapse_host.owned_engine.executables import (
     ReportingExecutable,
 )
 from synapse_host.owned_engine.family_table import Family, FamilyConfig
+from synapse_host.owned_engine.row_refusal import row_refused
 from synapse_host.owned_engine.segments import TOKENS_PER_SEGMENT, Segment, segments_for, tokens_to_cut
 from synapse_host.owned_engine.shape_policy import BucketLadder, Call, RowRefused, plan, regime
-from synapse_host.worker_protocol.item_refusal import refusal_text
 
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
@@ -205,8 +205,7 @@ class OwnedEngine:
         try:
             return plan(batch.counts, self._ladder)
         except RowRefused as refusal:
-            text = refusal_text(batch.item_ids[refusal.row], refusal.problem)
-            raise PluginError("invalid_request", text) from refusal
+            raise row_refused(batch.item_ids[refusal.row], refusal.problem) from refusal
 
     def _checked_offsets(self, batch: EmbedBatch) -> npt.NDArray[np.int64]:
         """Where each row starts in ``batch.ids``; the ids are held against the vocabulary on the way."""
@@ -221,7 +220,7 @@ class OwnedEngine:
                 f"token id {int(batch.ids[outside[0]])} is outside the vocabulary of {self._vocab_size}; "
                 "use the tokenizer published with the model"
             )
-            raise PluginError("invalid_request", refusal_text(batch.item_ids[row], problem))
+            raise row_refused(batch.item_ids[row], problem)
         return ends - np.asarray(batch.counts, dtype=np.int64)
 
 

@@ -127,7 +127,9 @@ def _settings(spec: LoadSpec, dtypes: Sequence[DType], tasks: Sequence[Task]) ->
     if spec.dtype not in dtypes:
         raise PluginError("config_invalid", f"dtype {spec.dtype!r} is not one of {', '.join(dtypes)} on this machine")
     family = family_named(spec.family)
-    return ModelSettings(family, spec.config, spec.dtype, spec.max_tokens, _threads(spec), task, _pair_separator(spec))
+    return ModelSettings(
+        family, spec.config, spec.dtype, spec.max_tokens, _threads(spec), task, pair_separator_of(spec)
+    )
 
 
 def _task(spec: LoadSpec, tasks: Sequence[Task]) -> Task:
@@ -150,7 +152,8 @@ def _stop_ids(spec: LoadSpec) -> list[int]:
     return [*ids, *map(int, added)]
 
 
-def _pair_separator(spec: LoadSpec) -> int | None:
+def pair_separator_of(spec: LoadSpec) -> int | None:
+    """The token that ends the first text of a pair, where LOAD names one; raises ``PluginError`` with config_invalid."""
     text = spec.runtime_config.get("pair_separator")
     if text is None:
         return None

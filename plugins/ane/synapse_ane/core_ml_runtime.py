@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,42 +72,76 @@ class CoreMLRuntime(Protocol):
         """Where the operations of a function are to run; raises ``RuntimeError``."""
 
 
+class CoreMLProgram:
+    """One function of a compiled package, on the Neural Engine."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        with _refusals("the program could not be run"):
+            return self._model.predict(dict(inputs))  # type: ignore[no-any-return]
+
+
 class CoreMLTools:
     """Core ML through coremltools. Everything it names is there on every platform, and runs on macOS alone."""
+
+    def __init__(self) -> None:
+        # The compiler of the Neural Engine, another process, does not find files below a temporary folder of ours.
+        os.environ.pop("TMPDIR", None)
 
     def compile(self, package: Path, compiled: Path) -> None:
         if compiled.exists():
             # It would be moved into the folder that is there.
             raise RuntimeError(f"{compiled} is there already; remove it")
-        ct.models.utils.compile_model(str(package), destination_path=str(compiled))
+        with _refusals(f"{package.name} could not be compiled"):
+            ct.models.utils.compile_model(str(package), destination_path=str(compiled))
 
     def load(self, compiled: Path, function: str | None) -> LoadedProgram:
-        return ct.models.CompiledMLModel(  # type: ignore[no-any-return]
-            str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE, function_name=function
-        )
+        with _refusals(f"{compiled.name} could not be loaded"):
+            model = ct.models.CompiledMLModel(
+                str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE, function_name=function
+            )
+        return CoreMLProgram(model)
 
     def placement(self, compiled: Path, function: str | None) -> Placement:
-        from coremltools.models.compute_device import MLGPUComputeDevice, MLNeuralEngineComputeDevice
         from coremltools.models.compute_plan import MLComputePlan
 
-        plan = MLComputePlan.load_from_path(str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE)
-        program = plan.model_structure.program
-        if program is None:
-            raise RuntimeError(f"{compiled.name} is no ML program; convert it with convert_to='mlprogram'")
-        counted = {"neural_engine": 0, "gpu": 0, "cpu": 0}
-        elsewhere = set()
-        for operation in _function(program.functions, function, compiled.name).block.operations:
-            usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
-            # Constants and what is folded away are dispatched nowhere.
-            if usage is None or usage.preferred_compute_device is None:
-                continue
-            device = usage.preferred_compute_device
-            if isinstance(device, MLNeuralEngineComputeDevice):
-                counted["neural_engine"] += 1
-                continue
-            counted["gpu" if isinstance(device, MLGPUComputeDevice) else "cpu"] += 1
-            elsewhere.add(operation.operator_name.rpartition(".")[2])
-        return Placement(**counted, elsewhere=frozenset(elsewhere))
+        with _refusals(f"{compiled.name} has no compute plan"):
+            plan = MLComputePlan.load_from_path(str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE)
+            program = plan.model_structure.program
+            if program is None:
+                raise RuntimeError("it is no ML program; convert it with convert_to='mlprogram'")
+            operations = _function(program.functions, function, compiled.name).block.operations
+            return _counted((each, plan.get_compute_device_usage_for_mlprogram_operation(each)) for each in operations)
+
+
+def _counted(usages: Iterable[tuple[Any, Any]]) -> Placement:
+    """The placement of operations, each with the usage a compute plan tells of it."""
+    from coremltools.models.compute_device import MLGPUComputeDevice, MLNeuralEngineComputeDevice
+
+    counted = {"neural_engine": 0, "gpu": 0, "cpu": 0}
+    elsewhere = set()
+    for operation, usage in usages:
+        # Constants and what is folded away are dispatched nowhere.
+        if usage is None or usage.preferred_compute_device is None:
+            continue
+        device = usage.preferred_compute_device
+        if isinstance(device, MLNeuralEngineComputeDevice):
+            counted["neural_engine"] += 1
+            continue
+        counted["gpu" if isinstance(device, MLGPUComputeDevice) else "cpu"] += 1
+        elsewhere.add(operation.operator_name.rpartition(".")[2])
+    return Placement(**counted, elsewhere=frozenset(elsewhere))
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Core ML's refusals, which coremltools raises as whatever is at hand, as ``RuntimeError``."""
+    try:
+        yield
+    except Exception as refused:
+        raise RuntimeError(f"{what}: {refused}") from refused
 
 
 def _function(functions: Mapping[str, Any], name: str | None, package: str) -> Any:

@@ -95,6 +95,13 @@ def _softmax(x: Array, axis: int) -> Array:
     return shares
 
 
+def _gather(x: Array, indices: Array, axis: int = 0, batch_dims: int = 0, **_: Any) -> Array:
+    if batch_dims:
+        raise NotImplementedError(f"a gather over {batch_dims} axes of a batch has no step here")
+    found: Array = np.take(x, indices, axis=int(axis))
+    return found
+
+
 def _gelu(x: Array, mode: str) -> Array:
     wide = x.astype(np.float64)
     if mode == "EXACT":
@@ -134,7 +141,9 @@ STEPS: Mapping[str, Step] = {
     "concat": lambda values, axis, interleave=False: np.concatenate(values, axis=int(axis)),
     "conv": _conv,
     "expand_dims": lambda x, axes: np.expand_dims(x, tuple(int(axis) for axis in axes)),
+    "gather": _gather,
     "gelu": _gelu,
+    "greater_equal": lambda x, y: np.greater_equal(x, y),
     "identity": lambda x: x,
     "matmul": _matmul,
     "maximum": lambda x, y: np.maximum(x, y),
@@ -147,6 +156,7 @@ STEPS: Mapping[str, Step] = {
     "relu": lambda x: np.maximum(x, 0),
     "reshape": lambda x, shape: np.reshape(x, tuple(int(size) for size in shape)),
     "rsqrt": lambda x, epsilon=0.0: 1.0 / np.sqrt(x + epsilon),
+    "select": lambda cond, a, b: np.where(cond, a, b),
     "silu": lambda x: x * (0.5 + 0.5 * np.tanh(0.5 * x)),
     "slice_by_index": _slice_by_index,
     "softmax": _softmax,

@@ -1,13 +1,17 @@
 """A zipped ``.mlmodelc`` brought to disk: nothing outside its folder, no more than it says, or nothing at all.
 
-An archive comes from somewhere else. Its names, its sizes and its links are claims: names are held against the folder,
-sizes are counted while bytes come out, and links are refused.
+An archive comes from somewhere else. Its names, its sizes and its links are claims: names are held against the folder
+and against each other, sizes are counted while bytes come out, and links are refused. What is in a member is not looked
+at: an archive inside of an archive stays one file.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import stat
+import unicodedata
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +19,24 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from synapse_host.hookspecs import PluginError
+from synapse_host.model_files.compiled_package import MOST_FILES, SUFFIX, PackageFault, check_entry_count
 
-#: Kind of the folder an archive holds.
-SUFFIX = ".mlmodelc"
 _COPY_BYTES = 1 << 20
+#: Folders in folders; a compiled model has two.
+_DEEPEST = 16
+#: Other methods want as much memory as the archive says.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: What a disk says of a name, not of itself.
+_OF_NAMES = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
     """The most an archive may become. The largest model of the catalog is 1.2 GB in half precision."""
 
-    files: int = 10_000
+    files: int = MOST_FILES
     bytes: int = 8 << 30
-    #: Uncompressed bytes for one compressed: weights hardly compress, and a bomb is made of nothing else.
+    #: Bytes that come out for one of the archive: weights hardly compress, and a bomb is made of nothing else.
     ratio: int = 200
 
 
@@ -35,7 +44,8 @@ def extract(archive: IO[bytes], name: str, folder: Path, limits: ArchiveLimits |
     """Write the one ``.mlmodelc`` of ``archive`` below ``folder``, which must be empty; its path.
 
     Raises:
-        PluginError: artifact_invalid, naming the archive, the member and what is wrong; ``folder`` is empty then.
+        PluginError: artifact_invalid, naming the archive, the member and what is wrong, or load_failed where the disk
+            takes no more; ``folder`` is empty then.
 
     """
     try:
@@ -48,47 +58,88 @@ def extract(archive: IO[bytes], name: str, folder: Path, limits: ArchiveLimits |
 
 def _extract(archive: IO[bytes], name: str, folder: Path, limits: ArchiveLimits) -> Path:
     try:
+        check_entry_count(archive)
         with zipfile.ZipFile(archive) as opened:
             members = opened.infolist()
             root = _checked_root(members, name, limits)
+            _check_sizes(members, name, limits, archive.seek(0, os.SEEK_END))
             left = limits.bytes
             for member in members:
                 left -= _write(opened, member, folder / member.filename, name, left)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zipfile.LargeZipFile) as fault:
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as fault:
         raise _invalid(f"{name} is no zip archive this program reads: {fault}") from fault
+    except PackageFault as fault:
+        raise _invalid(f"{name} is no package of a set: {fault}") from fault
+    except UnicodeError as fault:
+        raise _invalid(f"{name} holds a name no disk takes: {fault}") from fault
+    except OSError as fault:
+        if fault.errno in _OF_NAMES:
+            raise _invalid(f"{name} holds {fault.filename!r:.200}, which the disk does not take: {fault}") from fault
+        raise PluginError("load_failed", f"{name} could not be unpacked: {fault}; free disk space") from fault
     return folder / root
 
 
 def _checked_root(members: Sequence[zipfile.ZipInfo], name: str, limits: ArchiveLimits) -> str:
-    """The name of the only folder at the top, after a look at every name and claimed size."""
+    """The name of the only folder at the top, after a look at every name."""
     if len(members) > limits.files:
         raise _invalid(f"{name} holds {len(members)} files and may hold {limits.files}")
-    seen: set[str] = set()
-    roots: set[str] = set()
+    seen = _Names(name)
     for member in members:
-        parts = _checked_parts(member, name)
-        # Two members of one name, and two whose names differ in case alone on a disk that does not tell them apart.
-        if member.filename.casefold() in seen:
-            raise _invalid(f"{name} holds {member.filename!r} twice")
-        seen.add(member.filename.casefold())
-        roots.add(parts[0])
+        seen.add(_checked_parts(member, name), is_folder=member.is_dir())
+    roots = seen.roots
+    if len(roots) != 1 or not roots[0].endswith(f"{SUFFIX}/"):
+        raise _invalid(f"{name} holds {', '.join(roots)[:200] or 'nothing'}; expected is one {SUFFIX} folder")
+    return roots[0].rstrip("/")
+
+
+def _check_sizes(members: Sequence[zipfile.ZipInfo], name: str, limits: ArchiveLimits, size: int) -> None:
+    # Against the size of the whole file: members may share their compressed bytes, and say so of none of them.
     claimed = sum(member.file_size for member in members)
-    stored = sum(member.compress_size for member in members)
-    if claimed > limits.bytes or claimed > limits.ratio * max(stored, 1):
-        raise _invalid(f"{name} would grow from {stored} to {claimed} bytes, past what a model does")
-    if len(roots) != 1 or not next(iter(roots)).endswith(SUFFIX):
-        raise _invalid(f"{name} holds {', '.join(sorted(roots)) or 'nothing'}; expected is one {SUFFIX} folder")
-    return roots.pop()
+    if claimed > limits.bytes or claimed > limits.ratio * size:
+        raise _invalid(f"{name} would grow from {size} to {claimed} bytes, past what a model does")
+
+
+class _Names:
+    """The names of one archive as a disk sees them that tells neither cases nor spellings of one letter apart."""
+
+    def __init__(self, archive: str) -> None:
+        self._archive = archive
+        #: Folded path -> (as it was spelled, whether it is a folder that holds others).
+        self._seen: dict[tuple[str, ...], tuple[tuple[str, ...], bool]] = {}
+
+    @property
+    def roots(self) -> list[str]:
+        """Names at the top, those of folders with a slash at the end."""
+        tops = [(spelled[0], is_folder) for spelled, is_folder in self._seen.values() if len(spelled) == 1]
+        return sorted(f"{name}/" if is_folder else name for name, is_folder in tops)
+
+    def add(self, parts: tuple[str, ...], *, is_folder: bool) -> None:
+        """Take note of a member and the folders it lies in; raises ``PluginError`` where it meets another."""
+        for depth in range(1, len(parts)):
+            self._note(parts[:depth], is_folder=True)
+        self._note(parts, is_folder=is_folder)
+
+    def _note(self, parts: tuple[str, ...], *, is_folder: bool) -> None:
+        folded = tuple(unicodedata.normalize("NFKD", part.casefold()) for part in parts)
+        known = self._seen.get(folded)
+        if known is not None and not (is_folder and known == (parts, True)):
+            raise _invalid(f"{self._archive} holds {'/'.join(parts)!r:.200} twice, or as a file and as a folder")
+        self._seen[folded] = (parts, is_folder)
 
 
 def _checked_parts(member: zipfile.ZipInfo, name: str) -> tuple[str, ...]:
-    path = PurePosixPath(member.filename)
+    spelled = member.filename
+    path = PurePosixPath(spelled)
     kind = stat.S_IFMT(member.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise _invalid(f"{name} holds {member.filename!r}, which is neither a file nor a folder")
-    unsafe = path.is_absolute() or "\\" in member.filename or ":" in member.filename or "\0" in member.filename
-    if unsafe or not path.parts or any(part in ("..", ".") for part in path.parts):
-        raise _invalid(f"{name} holds {member.filename!r}, which leads outside of its folder")
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR and not member.is_dir()):
+        raise _invalid(f"{name} holds {spelled!r:.200}, which is neither a file nor a folder")
+    unsafe = path.is_absolute() or any(sign in spelled for sign in "\\:") or not spelled.isprintable()
+    if unsafe or not path.parts or any(part in ("", "..", ".") for part in spelled.rstrip("/").split("/")):
+        raise _invalid(f"{name} holds {spelled!r:.200}, which leads outside of its folder")
+    if len(path.parts) > _DEEPEST:
+        raise _invalid(f"{name} holds {spelled!r:.200}, {len(path.parts)} folders deep")
+    if member.compress_type not in _METHODS:
+        raise _invalid(f"{name} holds {spelled!r:.200}, packed by method {member.compress_type}")
     return path.parts
 
 

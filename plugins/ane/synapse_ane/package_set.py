@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from synapse_ane.package_archive import extract
 from synapse_host.hookspecs import PluginError
+from synapse_host.model_files.compiled_package import PackageFault, PackageShape, package_shape
 
 _HASHED_AT_ONCE = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SHAPE = re.compile(r"\[1, ([1-9][0-9]{0,5})\]")
+#: Packages of a set. A ladder has seven rungs; the engine holds some hundred programs.
+MOST_PACKAGES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One compiled model on disk: rows of ``length`` positions in, vectors of ``dims`` numbers out."""
+    """One compiled model on disk, what it says of itself, and the name of the file it came in."""
 
-    length: int
-    dims: int
+    name: str
     directory: Path
+    shape: PackageShape
+
+    @property
+    def length(self) -> int:
+        """Positions of a row."""
+        return self.shape.length
 
 
 def members_of(runtime_config: Mapping[str, str]) -> list[Member]:
@@ -50,15 +59,12 @@ def members_of(runtime_config: Mapping[str, str]) -> list[Member]:
     paths, digests = (_strings(runtime_config, key) for key in ("artifact_paths", "artifact_digests"))
     if len(paths) != len(digests) or not paths:
         raise _bad_config(f"artifact_paths has {len(paths)} entries and artifact_digests {len(digests)}")
+    if len(paths) > MOST_PACKAGES:
+        raise _bad_config(f"artifact_paths has {len(paths)} entries and may have {MOST_PACKAGES}")
     for digest in digests:
         if not _DIGEST.fullmatch(digest):
             raise _bad_config(f"artifact_digests holds {digest!r}, which is no SHA-256 in lowercase hexadecimal")
     return [Member(Path(path), digest) for path, digest in zip(paths, digests, strict=True)]
-
-
-def composite_digest(members: Sequence[Member]) -> str:
-    """One digest for the whole set, in its order."""
-    return hashlib.sha256("\n".join(member.sha256 for member in members).encode()).hexdigest()
 
 
 def open_set(members: Sequence[Member], folder: Path) -> list[Package]:
@@ -66,72 +72,73 @@ def open_set(members: Sequence[Member], folder: Path) -> list[Package]:
 
     Raises:
         PluginError: artifact_invalid: a file is missing or not what its digest says, an archive lies, two packages have
-            one length, or they are not of one model.
+            one length, or they do not take and give the same. Nothing is left below ``folder`` then.
 
     """
-    packages = []
+    packages: list[Package] = []
     for place, member in enumerate(members):
         target = folder / str(place)
         target.mkdir()
         packages.append(_open_member(member, target))
     packages.sort(key=lambda package: package.length)
-    lengths = [package.length for package in packages]
-    if len(set(lengths)) != len(lengths):
-        raise _invalid(f"the set has two packages for one length: {lengths}")
-    if len({package.dims for package in packages}) != 1:
-        raise _invalid(
-            f"the packages of {lengths} positions make vectors of {[each.dims for each in packages]} numbers"
-        )
+    _check_alike(packages)
     return packages
 
 
-def package_for(packages: Sequence[Package], tokens: int) -> Package:
-    """The smallest package that holds a row of ``tokens`` tokens; raises ``PluginError`` where none does."""
-    for package in packages:
-        if tokens <= package.length:
-            return package
-    longest = packages[-1].length if packages else 0
-    raise PluginError(
-        "invalid_request", f"a row of {tokens} tokens passes the longest package, {longest}; split the text"
+def package_for(packages: Sequence[Package], tokens: int) -> Package | None:
+    """The smallest package that holds a row of ``tokens`` tokens; None where none does."""
+    return next((package for package in packages if tokens <= package.length), None)
+
+
+def _check_alike(packages: Sequence[Package]) -> None:
+    lengths = [package.length for package in packages]
+    if len(set(lengths)) != len(lengths):
+        raise invalid_set(f"the set has two packages for one length: {lengths}")
+    first = packages[0]
+    for package in packages[1:]:
+        if _signature(package) != _signature(first):
+            raise invalid_set(
+                f"{first.name} and {package.name} are not of one model: {_told(first)} against {_told(package)}"
+            )
+
+
+def _signature(package: Package) -> tuple[object, ...]:
+    """What packages of one model have in common: the output's shape with the length of a row taken out."""
+    shape = package.shape
+    rows = tuple(
+        "S" if axis == 1 and len(shape.output_shape) == 3 else size for axis, size in enumerate(shape.output_shape)
     )
+    return shape.kinds, shape.output, rows
+
+
+def _told(package: Package) -> str:
+    kinds = " of texts told apart" if package.shape.kinds else ""
+    return f"{package.length} positions{kinds} in, {package.shape.output!r} {list(package.shape.output_shape)} out"
 
 
 def _open_member(member: Member, folder: Path) -> Package:
     try:
-        with member.path.open("rb") as file:
+        with _opened(member.path) as file:
             # The bytes that are hashed are those that are unpacked: one descriptor for both.
             found = _digest(file)
             if found != member.sha256:
-                raise _invalid(f"{member.path.name} has the digest {found} and should have {member.sha256}")
+                raise invalid_set(f"{member.path.name} has the digest {found} and should have {member.sha256}")
             file.seek(0)
             directory = extract(file, member.path.name, folder)
+        return Package(member.path.name, directory, package_shape((directory / "metadata.json").read_bytes()))
+    except PackageFault as fault:
+        raise invalid_set(f"{member.path.name} is no package of a set: {fault}") from fault
     except OSError as fault:
-        raise _invalid(f"{member.path.name} cannot be read: {fault}") from fault
-    return _described(directory, member.path.name)
+        raise invalid_set(f"{member.path.name} cannot be read: {fault}") from fault
 
 
-def _described(directory: Path, name: str) -> Package:
-    """What the compiled model's own description says of its input and output."""
-    try:
-        described = json.loads((directory / "metadata.json").read_text("utf-8"))
-        (model,) = described
-        length = _second(_only(model["inputSchema"], "input_ids")["shape"])
-        dims = _second(model["outputSchema"][0]["shape"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as fault:
-        raise _invalid(f"{name} has no metadata.json that describes one row of input_ids: {fault!r}") from fault
-    return Package(length, dims, directory)
-
-
-def _only(schema: Any, name: str) -> Any:
-    (found,) = [entry for entry in schema if entry["name"] == name]
-    return found
-
-
-def _second(shape: str) -> int:
-    matched = _SHAPE.fullmatch(shape)
-    if matched is None:
-        raise ValueError(f"shape {shape!r} is not one row")
-    return int(matched.group(1))
+def _opened(path: Path) -> IO[bytes]:
+    # Without O_NONBLOCK a named pipe in the place of an archive would hang the worker.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise invalid_set(f"{path.name} is no regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _digest(file: IO[bytes]) -> str:
@@ -144,7 +151,7 @@ def _digest(file: IO[bytes]) -> str:
 def _strings(config: Mapping[str, str], key: str) -> list[str]:
     try:
         found = json.loads(config.get(key, "[]"))
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise _bad_config(f"{key} is no JSON list: {fault}") from fault
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise _bad_config(f"{key} is no JSON list of strings")
@@ -155,5 +162,6 @@ def _bad_config(message: str) -> PluginError:
     return PluginError("config_invalid", f"{message}; give a path and a digest for each package of the set")
 
 
-def _invalid(message: str) -> PluginError:
+def invalid_set(message: str) -> PluginError:
+    """The refusal of a set: ``artifact_invalid``."""
     return PluginError("artifact_invalid", f"{message}; fetch the package set again from where it was published")

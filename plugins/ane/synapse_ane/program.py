@@ -102,6 +102,11 @@ def save_package(programs: Mapping[str, RecordedProgram], path: Path, *, onto: P
     if not programs:
         raise ValueError(f"{path.name} would hold no program; give it at least one shape")
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as building, _silence():
+        if onto is None and [*programs] == [MAIN]:
+            whole = str(Path(building) / path.name)
+            convert(programs[MAIN]).save(whole)
+            Path(whole).rename(path)
+            return
         descriptor = ct.utils.MultiFunctionDescriptor()
         for name, recorded in programs.items():
             single = str(Path(building) / f"{name}.mlpackage")

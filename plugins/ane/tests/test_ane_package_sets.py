@@ -1,138 +1,93 @@
-"""Archives that lie, bombs, names that lead elsewhere, wrong digests: each typed, and nothing is left outside."""
+"""Sets of archives: the digest and the description of each, and whether they are of one model; all before Core ML."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-import stat
-import struct
+import os
+import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from synapse_ane.package_archive import ArchiveLimits, extract
-from synapse_ane.package_set import Member, composite_digest, members_of, open_set, package_for
+from synapse_ane.package_set import Member, members_of, open_set, package_for
+from synapse_ane.scratch_folder import scratch_folder
 
 from synapse_host.hookspecs import PluginError
+from synapse_host.model_files.compiled_package import PackageFault, PackageShape, package_shape, read_package_shape
+
+IDS_AND_MASK = ("input_ids", "attention_mask")
 
 
-def metadata(length: int, dims: int) -> bytes:
-    schema = {"inputSchema": [{"name": "attention_mask", "shape": f"[1, {length}]"}, {"name": "input_ids"}]}
-    schema["inputSchema"][1]["shape"] = f"[1, {length}]"
-    return json.dumps([{**schema, "outputSchema": [{"name": "vector", "shape": f"[1, {dims}]"}]}]).encode()
+def described(
+    length: int = 128, out: Sequence[int] = (1, 8), inputs: Sequence[str] = IDS_AND_MASK, name: str = "vector"
+) -> list[dict[str, Any]]:
+    taken = [{"name": each, "dataType": "Int32", "shape": f"[1, {length}]"} for each in inputs]
+    return [{"inputSchema": taken, "outputSchema": [{"name": name, "shape": str(list(out))}]}]
 
 
-def archive_of(members: Mapping[str, bytes | str]) -> bytes:
+def archive(description: Any) -> bytes:
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as packed:
+        if description is not None:
+            packed.writestr("m.mlmodelc/metadata.json", json.dumps(description))
+        packed.writestr("m.mlmodelc/weights/weight.bin", b"\1" * 64)
     return data.getvalue()
 
 
-def package(length: int = 128, dims: int = 8) -> bytes:
-    return archive_of({"m.mlmodelc/metadata.json": metadata(length, dims), "m.mlmodelc/weights/weight.bin": b"\1" * 64})
-
-
-def with_link() -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        link = zipfile.ZipInfo("m.mlmodelc/passwd")
-        link.external_attr = (stat.S_IFLNK | 0o777) << 16
-        archive.writestr(link, "/etc/passwd")
-    return data.getvalue()
-
-
-def understating() -> bytes:
-    """A member whose directory entry says 4 bytes and whose data are a thousand."""
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("m.mlmodelc/big.bin", b"\1" * 1000)
-    raw = bytearray(data.getvalue())
-    at = raw.rindex(b"PK\1\2") + 24
-    raw[at : at + 4] = struct.pack("<I", 4)
-    return bytes(raw)
-
-
-def twice() -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr("m.mlmodelc/a", b"1")
-        archive.writestr("m.mlmodelc/A", b"2")
-    return data.getvalue()
-
-
-BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
-    "a path upwards": (lambda: archive_of({"m.mlmodelc/../../evil": b"x"}), "outside"),
-    "an absolute path": (lambda: archive_of({"/evil": b"x"}), "outside"),
-    "a path of another system": (lambda: archive_of({"m.mlmodelc/..\\evil": b"x"}), "outside"),
-    "a drive": (lambda: archive_of({"C:evil": b"x"}), "outside"),
-    "a link": (with_link, "neither"),
-    "one name twice": (twice, "twice"),
-    "a bomb": (lambda: archive_of({"m.mlmodelc/zeros": b"\0" * (64 << 20)}), "would grow"),
-    "too many files": (lambda: archive_of({f"m.mlmodelc/{i}": b"x" for i in range(50)}), "50 files"),
-    "two folders": (lambda: archive_of({"m.mlmodelc/a": b"x", "n.mlmodelc/a": b"x"}), "expected is one"),
-    "no package": (lambda: archive_of({"weights/a": b"x"}), "expected is one"),
-    "nothing": (lambda: archive_of({}), "nothing"),
-    "no zip": (lambda: b"not a zip at all", "no zip"),
-    "a cut zip": (lambda: package()[:-30], "no zip"),
-    "more than it says": (understating, "Bad CRC"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_archive_is_refused_and_leaves_nothing(name: str, tmp_path: Path) -> None:
-    make, said = BAD[name]
-    folder = tmp_path / "inside" / "package"
-    folder.mkdir(parents=True)
-    with pytest.raises(PluginError) as refused:
-        extract(io.BytesIO(make()), "it.zip", folder, ArchiveLimits(files=40))
-    assert (refused.value.code, said in str(refused.value), "it.zip" in str(refused.value)) == (
-        "artifact_invalid",
-        True,
-        True,
-    )
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    assert list(folder.iterdir()) == []
-
-
-def test_a_good_archive_comes_out_as_it_went_in(tmp_path: Path) -> None:
-    root = extract(io.BytesIO(package()), "it.zip", tmp_path)
-    assert root == tmp_path / "m.mlmodelc"
-    assert (root / "weights" / "weight.bin").read_bytes() == b"\1" * 64
+def package(length: int = 128, **changes: Any) -> bytes:
+    return archive(described(length, **changes))
 
 
 def written(folder: Path, *archives: bytes) -> list[Member]:
     members = []
-    for place, archive in enumerate(archives):
+    for place, content in enumerate(archives):
         path = folder / f"{place}.zip"
-        path.write_bytes(archive)
-        members.append(Member(path, hashlib.sha256(archive).hexdigest()))
+        path.write_bytes(content)
+        members.append(Member(path, hashlib.sha256(content).hexdigest()))
     return members
 
 
 def test_a_set_is_ordered_by_length_and_a_row_takes_the_smallest(tmp_path: Path) -> None:
-    members = written(tmp_path, package(512), package(128), package(256))
     out = tmp_path / "out"
     out.mkdir()
-    packages = open_set(members, out)
+    packages = open_set(written(tmp_path, package(512), package(128), package(256)), out)
     assert [each.length for each in packages] == [128, 256, 512]
-    assert [package_for(packages, tokens).length for tokens in (1, 128, 129, 512)] == [128, 128, 256, 512]
-    with pytest.raises(PluginError, match="513 tokens passes the longest package, 512"):
-        package_for(packages, 513)
-    assert composite_digest(members) != composite_digest(members[::-1])
+    assert [each.name for each in packages] == ["1.zip", "2.zip", "0.zip"]
+    found = [package_for(packages, tokens) for tokens in (1, 128, 129, 512, 513)]
+    assert [each and each.length for each in found] == [128, 128, 256, 512, None]
 
 
 SETS: Mapping[str, tuple[tuple[bytes, ...], str]] = {
-    "two of one length": ((package(128), package(128)), "one length"),
-    "of two models": ((package(128, 8), package(256, 9)), "vectors"),
-    "without a description": ((archive_of({"m.mlmodelc/weights/weight.bin": b"x"}),), "metadata.json"),
-    "described wrongly": ((archive_of({"m.mlmodelc/metadata.json": b"[{}]"}),), "metadata.json"),
-    "of several rows": (
-        (archive_of({"m.mlmodelc/metadata.json": metadata(128, 8).replace(b"[1, 128]", b"[4, 128]")}),),
-        "not one row",
+    "two of one length": ((package(128), package(128)), "two packages for one length"),
+    "vectors of two widths": ((package(128), package(256, out=(1, 9))), r"0\.zip and 1\.zip are not of one model"),
+    "outputs of two names": ((package(128), package(256, name="score")), "'score'"),
+    "one that tells texts apart": (
+        (package(128), package(256, inputs=(*IDS_AND_MASK, "token_type_ids"))),
+        "told apart in",
+    ),
+    "one that pools and one that does not": ((package(128), package(256, out=(1, 256, 8))), r"\[1, 256, 8\]"),
+    "without a description": ((archive(None),), "No such file"),
+    "described wrongly": ((archive([{}]),), "describes no inputs"),
+    "of several rows": ((archive(json.loads(json.dumps(described()).replace("[1, 128]", "[4, 128]"))),), "not one row"),
+    "of a vision model": ((package(inputs=("image",)),), "takes image; a package takes input_ids"),
+    "without a mask": ((package(inputs=("input_ids",)),), "takes input_ids; a package takes"),
+    "with more inputs": ((package(inputs=(*IDS_AND_MASK, "past_keys")),), "past_keys"),
+    "of two outputs": (
+        (
+            archive(
+                [
+                    {
+                        **described()[0],
+                        "outputSchema": described()[0]["outputSchema"] * 2 + [{"name": "b", "shape": "[1]"}],
+                    }
+                ]
+            ),
+        ),
+        "gives b, vector and should give one output",
     ),
 }
 
@@ -153,9 +108,17 @@ def test_a_file_that_is_not_its_digest_is_not_even_opened(tmp_path: Path) -> Non
         open_set([Member(member.path, "0" * 64)], tmp_path / "out")
     assert refused.value.code == "artifact_invalid"
     assert list((tmp_path / "out" / "0").iterdir()) == []
-    (tmp_path / "other").mkdir()
-    with pytest.raises(PluginError, match="cannot be read"):
-        open_set([Member(tmp_path / "absent.zip", "0" * 64)], tmp_path / "other")
+
+
+def test_what_is_no_file_is_refused_and_waits_for_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.zip")
+    (tmp_path / "folder.zip").mkdir()
+    for place, (name, said) in enumerate({"pipe": "regular", "folder": "regular", "absent": "cannot be read"}.items()):
+        out = tmp_path / f"out-{place}"
+        out.mkdir()
+        with pytest.raises(PluginError, match=said) as refused:
+            open_set([Member(tmp_path / f"{name}.zip", "0" * 64)], out)
+        assert refused.value.code == "artifact_invalid"
 
 
 @pytest.mark.parametrize(
@@ -167,6 +130,8 @@ def test_a_file_that_is_not_its_digest_is_not_even_opened(tmp_path: Path) -> Non
         ("[1]", '["' + "0" * 64 + '"]'),
         ("no json", "[]"),
         ('["a"]', '["ABC"]'),
+        ("[" * 100_000, "[]"),
+        (json.dumps(["a"] * 33), json.dumps(["0" * 64] * 33)),
     ],
 )
 def test_lists_that_do_not_fit_are_a_fault_of_the_configuration(paths: str, digests: str) -> None:
@@ -179,3 +144,56 @@ def test_the_lists_of_load_are_read_in_order() -> None:
     digests = [hashlib.sha256(bytes([place])).hexdigest() for place in range(2)]
     config = {"artifact_paths": '["/m/a.zip", "/m/b.zip"]', "artifact_digests": json.dumps(digests)}
     assert members_of(config) == [Member(Path("/m/a.zip"), digests[0]), Member(Path("/m/b.zip"), digests[1])]
+
+
+def test_a_package_is_described_without_being_unpacked() -> None:
+    shape = PackageShape(256, kinds=True, output="score", output_shape=(1, 1))
+    raw = package(256, out=(1, 1), inputs=(*IDS_AND_MASK, "token_type_ids"), name="score")
+    assert read_package_shape(io.BytesIO(raw)) == shape
+    # Core ML may leave the shape of an output open.
+    assert package_shape(json.dumps(described(out=())).encode()).output_shape == ()
+    assert package_shape(json.dumps(described(out=(1, 128, 8))).encode()).output_shape == (1, 128, 8)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "no zip"),
+        (package()[:-40], "no zip"),
+        (archive(None), "holds 0 files"),
+        (archive({"deep": 1}), "describes no inputs"),
+    ],
+)
+def test_what_describes_nothing_is_refused(raw: bytes, said: str) -> None:
+    with pytest.raises(PackageFault, match=said):
+        read_package_shape(io.BytesIO(raw))
+
+
+def test_a_long_description_is_not_read() -> None:
+    with pytest.raises(PackageFault, match="2000002 bytes"):
+        read_package_shape(io.BytesIO(archive("x" * 2_000_000)))
+
+
+def test_folders_of_processes_that_are_no_more_are_removed(tmp_path: Path) -> None:
+    first = scratch_folder(tmp_path)
+    assert re.match(rf"{os.getpid()}-", first.name)
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(pid, 0)
+    orphan, strange = first.parent / f"{pid}-abc", first.parent / "kept"
+    for folder in (orphan, strange):
+        (folder / "m.mlmodelc").mkdir(parents=True)
+    second = scratch_folder(tmp_path)
+    assert sorted(path.name for path in first.parent.iterdir()) == sorted([first.name, second.name, "kept"])
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    root = scratch_folder(tmp_path).parent
+    root.chmod(0o777)
+    with pytest.raises(PluginError, match="not a folder of this user alone"):
+        scratch_folder(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    root.chmod(0o700)
+    root.rename(elsewhere)
+    root.symlink_to(elsewhere)
+    with pytest.raises(PluginError, match="not a folder of this user alone"):
+        scratch_folder(tmp_path)

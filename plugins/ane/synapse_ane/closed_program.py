@@ -1,0 +1,86 @@
+"""Whole models as programs that take nothing but ids and a mask: what a package of a set holds.
+
+The tables of tokens are inside, and what the other programs are given by the worker is made from the mask. Look-ups and
+integers are left to the processor for it: that is the price of a package anybody can load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from synapse_ane.mil import TARGET, Function, Program, Var, constant, half, mb, types
+from synapse_ane.program import MAIN, OUTPUT, RecordedProgram
+from synapse_ane.program_inputs import RowCounts
+from synapse_ane.program_ops import ProgramOps, StoredWeight
+from synapse_host.hookspecs import Pooling, Task
+from synapse_host.model_files.compiled_package import IDS, KINDS, MASK
+from synapse_host.ops.tensor_ops import Batch
+from synapse_host.ops.weight_source import WeightSource
+from synapse_host.owned_engine.family_table import Family
+
+
+@dataclass(frozen=True, slots=True)
+class WholeModel:
+    """A model and the way its rows leave it; ``config`` is the parsed config.json.
+
+    ``kinds`` says that the texts of a pair are told apart, for rerankers of families that can.
+    """
+
+    family: Family
+    config: Mapping[str, Any]
+    task: Task
+    pooling: Pooling = "mean"
+    normalize: bool = True
+    kinds: bool = False
+
+
+class ClosedOps(ProgramOps):
+    """The operations with look-ups in the program: ``ids`` of a batch is an input [1, S] of whole numbers."""
+
+    def embedding(self, ids: Var, table: StoredWeight) -> Var:
+        rows = mb.gather(x=mb.const(val=half(table.values, table.name)), indices=ids, axis=0)
+        return mb.expand_dims(x=mb.transpose(x=rows, perm=[0, 2, 1]), axes=[2])
+
+
+def record_whole(model: WholeModel, weights: WeightSource, length: int) -> RecordedProgram:
+    """The program of rows of ``length`` positions, [1, n] out: a vector, or what a score is read from.
+
+    Raises:
+        ValueError: a tensor is missing, of another shape, or not within half precision; the family does not rerank.
+
+    """
+    family = model.family
+    config = family.config(model.config, pooling=model.pooling, normalize=model.normalize)
+    if length > config.positions:
+        raise ValueError(f"rows of {length} positions pass the {config.positions} of the model; ask for shorter ones")
+    head = family.head if model.task == "embed" else family.score
+    if head is None:
+        raise ValueError(f"a model of family {family.name} does not rerank")
+    kinds = model.kinds and model.task == "rerank" and family.segmented
+    program = Program()
+    names = (IDS, MASK, KINDS) if kinds else (IDS, MASK)
+    placeholders = {name: mb.placeholder((1, length), dtype=types.int32) for name in names}
+    with Function(placeholders, opset_version=TARGET) as function:
+        ops: Any = ClosedOps(weights, length, max_tokens=config.positions)
+        given = function.inputs
+        batch = Batch(given[IDS], _counts(given[MASK]), kinds=given.get(KINDS))
+        x = family.stem(ops, config, batch)
+        for i in range(config.layers):
+            x = family.block(ops, config, i, x, batch)
+        function.set_outputs([mb.identity(x=ops.result(head(ops, config, x, batch)), name=OUTPUT)])
+        program.add_function(MAIN, function)
+    return RecordedProgram(program, ())
+
+
+def _counts(mask: Var) -> RowCounts:
+    """What a row's mask [1, S] says, in the form of the other programs' inputs; tokens stand before padding."""
+    length = mask.shape[1]
+    wide = mb.reshape(x=mb.cast(x=mask, dtype="fp32"), shape=[1, 1, 1, length])
+    # Counts pass 2,048, up to where half precision tells whole numbers apart.
+    share = mb.real_div(x=wide, y=mb.reduce_sum(x=wide, axes=[3], keep_dims=True))
+    visible = mb.cast(x=wide, dtype="fp16")
+    after = mb.slice_by_index(x=visible, begin=[0, 0, 0, 1], end=[1, 1, 1, length])
+    last = mb.sub(x=visible, y=mb.concat(values=[after, constant([[[[0.0]]]])], axis=3))
+    return RowCounts(visible, mb.cast(x=share, dtype="fp16"), last)

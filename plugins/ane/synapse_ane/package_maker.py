@@ -1,0 +1,151 @@
+"""Makes a package set of a checkpoint: one zipped ``.mlmodelc`` for each length, and what to tell model.load of them.
+
+    python -m synapse_ane.package_maker MODEL_DIRECTORY OUTPUT_DIRECTORY --lengths 128,256,512 [--task rerank] ...
+
+Compiling needs a Mac. With ``--interpreted`` the set is one for the interpreter, which only a developer's host loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from synapse_ane.closed_program import WholeModel, record_whole
+from synapse_ane.core_ml_runtime import COMPILED_SUFFIX, CoreMLRuntime
+from synapse_ane.device import Device
+from synapse_ane.program import MAIN, save_package
+from synapse_host.hookspecs import Pooling, Task
+from synapse_host.model_files.architectures import FAMILY_OF_MODEL_TYPE
+from synapse_host.owned_engine.family_table import family_named
+from synapse_host.owned_engine.weights import CheckpointWeights
+
+#: Date of every file in an archive: the same programs make the same bytes.
+_NO_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class MadePackage:
+    """One archive of a set."""
+
+    path: Path
+    sha256: str
+    length: int
+
+
+def make_set(
+    model: WholeModel, weights: CheckpointWeights, lengths: Sequence[int], output: Path, runtime: CoreMLRuntime
+) -> list[MadePackage]:
+    """Write the archives ``tokens-<length>.mlmodelc.zip`` into ``output``, in the order of ``lengths``.
+
+    Raises:
+        ValueError: the model cannot be recorded, or for rows of such a length.
+        RuntimeError: Core ML does not compile here.
+
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    return [_made(model, weights, length, output, runtime) for length in lengths]
+
+
+def _made(
+    model: WholeModel, weights: CheckpointWeights, length: int, output: Path, runtime: CoreMLRuntime
+) -> MadePackage:
+    name = f"tokens-{length}"
+    with tempfile.TemporaryDirectory(dir=output, prefix=".building-") as building:
+        package, compiled = Path(building) / f"{name}.mlpackage", Path(building) / f"{name}{COMPILED_SUFFIX}"
+        save_package({MAIN: record_whole(model, weights, length)}, package)
+        runtime.compile(package, compiled)
+        archive = Path(building) / f"{compiled.name}.zip"
+        zip_compiled(compiled, archive)
+        path = archive.rename(output / archive.name)
+    return MadePackage(path, sha256(path.read_bytes()).hexdigest(), length)
+
+
+def zip_compiled(compiled: Path, archive: Path) -> None:
+    """Pack a compiled model as a set wants it: one folder at the top, weights as they are, no dates."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as packed:
+        for file in sorted(compiled.rglob("*")):
+            if file.is_file():
+                entry = zipfile.ZipInfo(f"{compiled.name}/{file.relative_to(compiled).as_posix()}", _NO_DATE)
+                entry.external_attr = 0o600 << 16
+                packed.writestr(entry, file.read_bytes())
+
+
+def make_set_of(
+    directory: Path,
+    output: Path,
+    lengths: Sequence[int],
+    runtime: CoreMLRuntime,
+    *,
+    task: Task = "embed",
+    pooling: Pooling = "mean",
+    normalize: bool = True,
+    kinds: bool = False,
+) -> list[MadePackage]:
+    """``make_set`` of the checkpoint in ``directory``; raises ``ValueError`` also for a config.json of no family."""
+    config = json.loads((directory / "config.json").read_text("utf-8"))
+    family = FAMILY_OF_MODEL_TYPE.get(config.get("model_type"))
+    if family is None:
+        raise ValueError(f"{directory}: model_type {config.get('model_type')!r} is of no family")
+    model = WholeModel(family_named(family), config, task, pooling, normalize, kinds)
+    file = directory / "model.safetensors"
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        weights = CheckpointWeights.open(descriptor, file.stat().st_size)
+        try:
+            return make_set(model, weights, lengths, output, runtime)
+        finally:
+            weights.close()
+    finally:
+        os.close(descriptor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the set and print what ``files`` of model.load wants: names beside ``path``, with their digests."""
+    options = _parser().parse_args(arguments)
+    made = make_set_of(
+        options.model,
+        options.output,
+        options.lengths,
+        Device("interpreter" if options.interpreted else "neural-engine").runtime(),
+        task=options.task,
+        pooling=options.pooling,
+        normalize=not options.raw,
+        kinds=options.kinds,
+    )
+    listed = [{"url": each.path.name, "sha256": each.sha256} for each in made]
+    sys.stdout.write(json.dumps({"model": listed[0], "extra": listed[1:]}, indent=2) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m synapse_ane.package_maker", description=__doc__)
+    parser.add_argument("model", type=Path, help="directory with model.safetensors and config.json")
+    parser.add_argument("output", type=Path, help="directory the archives are written to")
+    parser.add_argument("--lengths", type=_lengths, default=(128, 256, 512), help="padded lengths, joined by commas")
+    parser.add_argument("--task", choices=("embed", "rerank"), default="embed")
+    parser.add_argument("--pooling", choices=("mean", "cls", "last"), default="mean")
+    parser.add_argument("--raw", action="store_true", help="do not scale vectors to length one")
+    parser.add_argument("--kinds", action="store_true", help="tell the two texts of a pair apart (BERT rerankers)")
+    parser.add_argument(
+        "--interpreted", action="store_true", help="for the interpreter: no Mac needed, none can load it"
+    )
+    return parser
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    lengths = tuple(int(part) for part in text.split(","))
+    if min(lengths) < 1 or len(set(lengths)) != len(lengths):
+        raise ValueError("lengths are positive and different")
+    return lengths
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""What a zipped ``.mlmodelc``, one package of a set for the Neural Engine, says of itself: read with distrust. No writes.
+
+Core ML puts a description of inputs and outputs beside the program (``metadata.json``). A package takes one row of a fixed
+length: its ids and its mask, and for models that tell the texts of a pair apart the kind of every token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import zipfile
+
+#: Name of the format in LOAD (original facts 1.6).
+MODEL_FORMAT = "mlmodelc"
+#: Kind of the folder an archive holds.
+SUFFIX = ".mlmodelc"
+#: Family of a set that comes without a config.json.
+NAMELESS_FAMILY = "core-ml"
+IDS, MASK, KINDS = "input_ids", "attention_mask", "token_type_ids"
+#: Files an archive may hold. A compiled model has about ten.
+MOST_FILES = 10_000
+
+#: Bytes a metadata.json (a few kilobytes) may have.
+_LARGEST_METADATA = 1 << 20
+#: Bytes the list of files at the end of an archive may have for each of them: names of a few dozen characters.
+_LARGEST_ENTRY = 1024
+#: Where the end of an archive is looked for: a record of 22 bytes and a comment of up to 65,535.
+_END_BYTES = 22 + 65_535
+_SHAPE = re.compile(r"\[([0-9]{1,9}(?:, ?[0-9]{1,9})*)?\]")
+
+
+class PackageFault(ValueError):
+    """An archive or a description that is not what a package of a set has; the message says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageShape:
+    """One package: rows of ``length`` positions in, and what its only output is called and how it is shaped.
+
+    ``output_shape`` is empty where the description leaves it open. ``kinds`` says that it wants ``token_type_ids``.
+    """
+
+    length: int
+    kinds: bool
+    output: str
+    output_shape: tuple[int, ...]
+
+
+def read_package_shape(file: IO[bytes]) -> PackageShape:
+    """The shape of the package zipped in ``file``, without unpacking it; raises ``PackageFault``."""
+    import zipfile
+
+    check_entry_count(file)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            named = [entry for entry in archive.infolist() if _is_description(entry)]
+            if len(named) != 1:
+                raise PackageFault(f"it holds {len(named)} files <model>{SUFFIX}/metadata.json and should hold one")
+            if named[0].file_size > _LARGEST_METADATA:
+                raise PackageFault(f"its metadata.json has {named[0].file_size} bytes, past {_LARGEST_METADATA}")
+            with archive.open(named[0]) as description:
+                return package_shape(description.read(_LARGEST_METADATA + 1))
+    except PackageFault:
+        raise
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as fault:
+        raise PackageFault(f"it is no zip archive this program reads: {fault}") from fault
+
+
+def package_shape(description: bytes) -> PackageShape:
+    """What the bytes of a metadata.json say; raises ``PackageFault`` naming what is missing or of another shape."""
+    if len(description) > _LARGEST_METADATA:
+        raise PackageFault(f"its metadata.json passes {_LARGEST_METADATA} bytes")
+    try:
+        (model,) = json.loads(description)
+        inputs = {str(entry["name"]): _shape(entry) for entry in model["inputSchema"]}
+        outputs = {str(entry["name"]): _shape(entry) for entry in model["outputSchema"]}
+    except (ValueError, KeyError, TypeError, RecursionError) as fault:
+        raise PackageFault(f"its metadata.json describes no inputs and outputs: {fault!r}") from fault
+    if len(outputs) != 1:
+        raise PackageFault(f"it gives {', '.join(sorted(outputs)) or 'nothing'} and should give one output")
+    ((output, shape),) = outputs.items()
+    return PackageShape(_length(inputs), KINDS in inputs, output, shape)
+
+
+def check_entry_count(file: IO[bytes]) -> None:
+    """Refuse an archive that lists more files than a package has, before the list is read; raises ``PackageFault``.
+
+    A reader of archives makes an object for every file that is listed: a few megabytes of list would become gigabytes.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _END_BYTES))
+    end = file.read(_END_BYTES)
+    file.seek(0)
+    at = end.rfind(b"PK\x05\x06")
+    if at < 0 or len(end) - at < 22:
+        raise PackageFault("it is no zip archive this program reads: it has no end")
+    files, listed = struct.unpack_from("<HI", end, at + 10)
+    # 65,535 and 4 GiB stand for a larger form of the end, which a package has no use for.
+    if files > MOST_FILES or listed > MOST_FILES * _LARGEST_ENTRY:
+        raise PackageFault(f"it lists {files} files in {listed} bytes and may list {MOST_FILES}")
+
+
+def _is_description(entry: zipfile.ZipInfo) -> bool:
+    folder, _, name = entry.filename.partition("/")
+    return folder.endswith(SUFFIX) and name == "metadata.json"
+
+
+def _length(inputs: Mapping[str, tuple[int, ...]]) -> int:
+    """The positions of a row, which every input must agree on."""
+    strange = sorted(set(inputs) - {IDS, MASK, KINDS})
+    missing = sorted({IDS, MASK} - set(inputs))
+    if strange or missing:
+        found = ", ".join(sorted(inputs)) or "nothing"
+        raise PackageFault(
+            f"it takes {found}; a package takes {IDS} and {MASK}, and {KINDS} where it tells texts apart"
+        )
+    shape = inputs[IDS]
+    if len(shape) != 2 or shape[0] != 1 or shape[1] < 1:
+        raise PackageFault(f"its {IDS} are {list(shape)}, which is not one row")
+    others = {name: list(each) for name, each in inputs.items() if each != shape}
+    if others:
+        raise PackageFault(f"its {IDS} are {list(shape)} and the rest of its inputs {others}")
+    return shape[1]
+
+
+def _shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    matched = _SHAPE.fullmatch(entry["shape"])
+    if matched is None:
+        raise ValueError(f"shape {entry['shape']!r:.80}")
+    return tuple(int(size) for size in re.findall("[0-9]+", matched.group(1) or ""))
