@@ -1,7 +1,7 @@
-"""What a zipped ``.mlmodelc``, one package of a set for the Neural Engine, says of itself: read with distrust. No writes.
+"""What a zipped ``.mlmodelc``, one package of a set for the Neural Engine, says of itself: read with distrust.
 
-Core ML puts a description of inputs and outputs beside the program (``metadata.json``). A package takes one row of a fixed
-length: its ids and its mask, and for models that tell the texts of a pair apart the kind of every token.
+Core ML puts a description of inputs and outputs beside the program (``metadata.json``). A package takes one row of a
+fixed length: its ids and its mask, and for models that tell the texts of a pair apart the kind of every token.
 """
 
 from __future__ import annotations

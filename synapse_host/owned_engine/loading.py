@@ -153,7 +153,7 @@ def _stop_ids(spec: LoadSpec) -> list[int]:
 
 
 def pair_separator_of(spec: LoadSpec) -> int | None:
-    """The token that ends the first text of a pair, where LOAD names one; raises ``PluginError`` with config_invalid."""
+    """The token that ends the first text of a pair, if LOAD names one; raises ``PluginError`` with config_invalid."""
     text = spec.runtime_config.get("pair_separator")
     if text is None:
         return None
