@@ -205,9 +205,10 @@ class Client:
         concurrency: int = 2,
         retries: int = 0,
         request_key: str | None = None,
+        on_wait: OnWait | None = None,
         **constraints: Any,
     ) -> EmbedReply:
-        """Embed any number of texts; with a ``request_key`` by durable jobs."""
+        """Embed any number of texts; with a ``request_key`` by durable jobs, of which ``on_wait`` is told."""
         return self._run(
             self._calls.embed_many(
                 model,
@@ -216,6 +217,7 @@ class Client:
                 concurrency=concurrency,
                 retries=retries,
                 request_key=request_key,
+                on_wait=on_wait,
                 **constraints,
             )
         )

@@ -89,13 +89,15 @@ class Calls:
         concurrency: int = 2,
         retries: int = 0,
         request_key: str | None = None,
+        on_wait: OnWait | None = None,
         **constraints: Any,
     ) -> EmbedReply:
         """Embed any number of texts in requests of like length, ``concurrency`` of them in flight.
 
         The reply is in the order of ``texts``; ids are their places. ``on_progress(done, total)`` counts texts.
         With a ``request_key`` the work is done by durable jobs instead: called again with the same key and texts after
-        a crash, a restart or an interrupt, it goes on with what is left.
+        a crash, a restart or an interrupt, it goes on with what is left. ``on_wait`` is then given the error that keeps
+        the host from going on, as a full disk or a pause of the model's lane, once for each job.
 
         Raises:
             ValueError: ``texts`` is empty, or ``concurrency`` is less than one.
@@ -109,7 +111,7 @@ class Calls:
                 f"embed_many got {len(texts)} texts and concurrency {concurrency}; give at least one of each"
             )
         if request_key is not None:
-            return await self._embed_durably(model, texts, request_key, on_progress, retries, constraints)
+            return await self._embed_durably(model, texts, request_key, on_progress, on_wait, retries, constraints)
         batches = plan_batches(texts, row_ceiling=await self._row_ceiling(model))
         work = BulkRequests(self._transport, model, texts, constraints, batches, retries)
         try:
@@ -180,6 +182,7 @@ class Calls:
         texts: Sequence[str],
         request_key: str,
         on_progress: OnProgress | None,
+        on_wait: OnWait | None,
         retries: int,
         constraints: Mapping[str, Any],
     ) -> EmbedReply:
@@ -192,7 +195,9 @@ class Calls:
                 on_progress(done, len(texts))
 
         parts = job_parts((str(place), text) for place, text in enumerate(texts))
-        replies = self.embed_jobs(model, parts, request_key=request_key, on_rows=count, retries=retries, **constraints)
+        replies = self.embed_jobs(
+            model, parts, request_key=request_key, on_rows=count, on_wait=on_wait, retries=retries, **constraints
+        )
         places = [(list(map(int, reply.ids)), reply) async for reply in replies]
         return merge_replies(places, [str(place) for place in range(len(texts))])
 

@@ -16,13 +16,18 @@ from synapse_host.client.job_parts import JobPart
 from synapse_host.client.job_rows import JobRows
 from synapse_host.client.params import batch_params
 from synapse_host.client.replies import EmbedReply, read_embed_reply
+from synapse_host.client.transport import may_retry
 from synapse_host.errors import DeadlineExceeded, SynapseError
 
+#: The code of the error that a pause of the lane is.
+LANE_PAUSED = "lane_paused"
 #: Parts handed in before the first of them is read: the host must not wait for the next.
 AHEAD = 4
 _FIRST_POLL_S = 0.01
 _LONGEST_POLL_S = 0.5
 _POLL_GROWTH = 1.5
+#: How often a client looks whether a pause of its lane is over: an operator may end it long before its time.
+_PAUSE_LOOK_S = 2.0
 
 
 class Ask(Protocol):
@@ -51,7 +56,7 @@ class DurableWork:
     """The jobs of one ``request_key``. ``on_rows`` is told of rows as they are read.
 
     ``on_found`` is told before that how many of them an earlier run had left. ``on_wait`` is given the error, once for
-    each job, that keeps the host from going on with it.
+    each part, that keeps the host from going on with it: what a job waits for, or the pause of its lane.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class DurableWork:
         self._on_rows = on_rows or (lambda count: None)
         self._on_found = on_found or (lambda count: None)
         self._on_wait = on_wait or (lambda error: None)
-        self._told = ""
+        self._told: tuple[str, type[Exception]] | None = None
 
     async def replies(self, parts: Iterable[JobPart], ahead: int = AHEAD) -> AsyncGenerator[EmbedReply, None]:
         """The answer to each part, in their order.
@@ -118,12 +123,36 @@ class DurableWork:
         part = handed.part
         params = batch_params(self._model, part.ids, part.texts, self._constraints)
         params["request_key"] = part.key(self._request_key)
-        received = await self._ask("embed.batch", params, None, self._retries)
+        received = await self._handed_in(params)
         if "job_id" not in received.payload:
             handed.inline = read_embed_reply("embed.batch", received, part.ids, part.texts)
             return
         handed.job_id = received.payload["job_id"]
         handed.found = received.payload.get("items_done", 0)
+
+    async def _handed_in(self, params: Mapping[str, Any]) -> Received:
+        retries = self._retries
+        while True:
+            try:
+                return await self._ask("embed.batch", params, None, 0)
+            except SynapseError as refusal:
+                if retries <= 0 or not may_retry(refusal):
+                    raise
+                retries -= 1
+                await self._wait_out(params["request_key"], refusal)
+
+    async def _wait_out(self, key: str, refusal: Exception) -> None:
+        """Wait until trying again may help: as long as the host says, but no longer than a pause lasts."""
+        left_s = (getattr(refusal, "retry_after_ms", None) or 0) / 1000
+        if getattr(refusal, "code", None) != LANE_PAUSED:
+            await self._pause(left_s)
+            return
+        self._tell(key, refusal)
+        while left_s > 0:
+            await self._pause(min(left_s, _PAUSE_LOOK_S))
+            left_s -= _PAUSE_LOOK_S
+            if (await self._ask("lanes.status", {}, None, 0)).payload["phase"] == "running":
+                return
 
     async def _collected(self, handed: _Handed) -> EmbedReply:
         delay, retries = _FIRST_POLL_S, self._retries
@@ -137,7 +166,8 @@ class DurableWork:
                 handed.found -= found
                 self._on_found(found)
             self._on_rows(count)
-            self._tell_wait(handed.job_id, received.payload)
+            if "waiting_for" in received.payload:
+                self._tell(handed.part.key(self._request_key), error_from(received.payload["waiting_for"]))
             if handed.rows.cursor is None:
                 if received.payload["state"] == "done":
                     return handed.rows.reply()
@@ -151,17 +181,17 @@ class DurableWork:
         self._on_rows(len(handed.part.ids))
         return handed.inline
 
-    def _tell_wait(self, job_id: str, status: Mapping[str, Any]) -> None:
-        if "waiting_for" in status and self._told != job_id:
-            self._told = job_id
-            self._on_wait(error_from(status["waiting_for"]))
+    def _tell(self, key: str, error: Exception) -> None:
+        if self._told != (key, type(error)):
+            self._told = key, type(error)
+            self._on_wait(error)
 
     async def _hand_in_again(self, handed: _Handed, status: Mapping[str, Any], retries: int) -> None:
         """Go on with a job that failed for now: its key still names what it committed."""
         error = error_from(status.get("error") or {})
         if status["state"] != "failed_transient" or retries <= 0 or _is_final(error):
             raise error
-        await self._pause((getattr(error, "retry_after_ms", None) or 0) / 1000)
+        await self._wait_out(handed.part.key(self._request_key), error)
         self._on_rows(-len(handed.rows))
         handed.rows.begin()
         await self._submit(handed)

@@ -7,6 +7,7 @@ first, and an item that kills the engine is found and named.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -25,6 +26,7 @@ from synapse_host.store.job_tables import JobRow
 MOST_SUSPECTS = 3
 
 _Ahead = Rows | Exception
+_NOBODY_TAKES = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class JobRunner:
@@ -75,14 +77,15 @@ class JobRunner:
 
     async def _read_ahead(self, lane: JobLane, send: MemoryObjectSendStream[_Ahead]) -> None:
         """Hand over the tokenised items, a chunk at a time; the next is being made while one is computed."""
-        with send:
+        # Nobody takes any more once the computing has failed.
+        with send, suppress(*_NOBODY_TAKES):
             try:
                 chunk_no = 0
                 while (chunk := await self._ledger.inputs(self._job_pk, chunk_no)) is not None:
                     await send.send(await anyio.to_thread.run_sync(_encoded, lane, chunk))
                     chunk_no += 1
-            except anyio.BrokenResourceError:
-                return
+            except _NOBODY_TAKES:
+                raise
             except Exception as fault:
                 await send.send(fault)
 

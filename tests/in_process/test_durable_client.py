@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
+from synapse_host.client import durable
 from synapse_host.client.async_client import AsyncClient
 from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import JobCancelled, ReplyMismatch
 from synapse_host.client.job_parts import JobPart, job_parts
 from synapse_host.errors import (
+    EXCEPTIONS,
     DeadlineExceeded,
     EngineCrashed,
     ModuleRestarted,
@@ -50,6 +52,12 @@ class ResultParams(BaseModel):
     cursor: str | None = None
 
 
+class NoParams(BaseModel):
+    """Takes nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class CancelParams(BaseModel):
     """Takes a job."""
 
@@ -63,6 +71,7 @@ class FakeJobs:
 
     ``failures`` end the first attempts at a key after a page; ``spoil`` may change a page before it is sent.
     ``found`` rows are said to be there when a job is handed in. The jobs of ``cancelled`` were ended by somebody.
+    ``refusals`` are what the first hand-ins meet, and ``phases`` what is said of a pause.
     """
 
     page: int = 3
@@ -73,10 +82,14 @@ class FakeJobs:
     jobs: dict[str, tuple[list[tuple[str, str]], SynapseError | None]] = field(default_factory=dict)
     waits: int = 1
     cancelled: list[str] = field(default_factory=list)
+    refusals: list[SynapseError] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
     spoil: Callable[[dict[str, Any]], None] = lambda payload: None
 
     async def batch(self, params: BatchParams, context: RequestContext) -> Reply:
         """Answer a small batch, make a job of another."""
+        if self.refusals:
+            raise self.refusals.pop(0)
         pairs = [(item["id"], item["text"]) for item in params.items]
         self.keys.append(params.request_key)
         if len(pairs) <= self.inline:
@@ -108,6 +121,10 @@ class FakeJobs:
         self.spoil(payload)
         return answer
 
+    async def status(self, params: NoParams, context: RequestContext) -> Reply:
+        """The next phase of a pause."""
+        return Reply({"phase": self.phases.pop(0)})
+
     async def cancel(self, params: CancelParams, context: RequestContext) -> Reply:
         """Note that a job is wanted no more."""
         self.cancelled.append(params.job_id)
@@ -120,6 +137,7 @@ async def connected(home: Path, jobs: FakeJobs) -> AsyncIterator[AsyncClient]:
         Method("embed.batch", "query", BatchParams, jobs.batch),
         Method("embed.result", "query", ResultParams, jobs.result),
         Method("job.cancel", "mutate", CancelParams, jobs.cancel),
+        Method("lanes.status", "query", NoParams, jobs.status),
     ]
     with anyio.fail_after(DEADLINE_S):
         async with in_process_host(home, methods) as host, await AsyncClient.connect(host.socket) as client:
@@ -229,6 +247,26 @@ async def test_a_job_that_failed_for_good_raises_its_error(tmp_path: Path, failu
     async with connected(tmp_path, FakeJobs(failures=[failure])) as client:
         with pytest.raises(type(failure)):
             await client.embed_many("m", TEXTS, request_key="k", retries=retries)
+
+
+@pytest.mark.parametrize("met", ["when it is handed in", "while it runs"])
+async def test_a_pause_is_waited_out_and_no_longer_than_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, met: str
+) -> None:
+    monkeypatch.setattr(durable, "_PAUSE_LOOK_S", 0.001)
+    paused = EXCEPTIONS["lane_paused"]("the lane is paused for an hour", retry_after_ms=3_600_000)
+    jobs = FakeJobs(phases=["draining", "paused", "waiting_for_lock", "running"])
+    (jobs.refusals if met == "when it is handed in" else jobs.failures).append(paused)
+    told: list[Exception] = []
+    async with connected(tmp_path, jobs) as client:
+        reply = await client.embed_many("m", TEXTS, request_key="k", retries=1, on_wait=told.append)
+        assert reply.vectors.tolist() == [list(fake_vector(text)) for text in TEXTS]
+        assert jobs.phases == [], "it looked until the pause was over"
+        assert [(type(error), str(error)) for error in told] == [(type(paused), str(paused))]
+        # Who does not want to try again is told at once.
+        jobs.refusals.append(paused)
+        with pytest.raises(type(paused)):
+            await client.embed_many("m", TEXTS, request_key="k")
 
 
 async def test_a_cancelled_job_ends_the_work_and_the_jobs_behind_it(tmp_path: Path) -> None:
