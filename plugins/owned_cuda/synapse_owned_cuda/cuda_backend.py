@@ -1,4 +1,4 @@
-"""One model on a CUDA device: its weights there, and its segments run as they are written."""
+"""One model on a CUDA device: its weights there, segments run as they are written, texts read piece by piece."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import numpy.typing as npt
 from synapse_host.hookspecs import DType
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.ops.weight_source import check_weight_shape
+from synapse_host.owned_engine.decoder import Reading
 from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey, Hidden
 from synapse_host.owned_engine.weights import CheckpointWeights
-from synapse_owned_cuda.cuda_ops import CudaOps
+from synapse_owned_cuda.cuda_ops import Cache, CudaOps
 from synapse_owned_cuda.device import Array, Device
+from synapse_owned_cuda.request_steps import RequestSteps
 
 Int32: TypeAlias = npt.NDArray[np.int32]
 _STORED = {"f32": np.float32, "f16": np.float16}
@@ -52,7 +54,10 @@ class DeviceWeights:
 
 
 class CudaBackend:
-    """The segments of one model; any number of rows and any length share one executable."""
+    """The segments of one model; any number of rows and any length share one executable.
+
+    ``steps`` is told when the inputs of a call are on the device, while a request is computed.
+    """
 
     static_shapes = False
 
@@ -60,13 +65,14 @@ class CudaBackend:
         self._device = device
         self._weights = DeviceWeights(weights, device, dtype)
         self._ops = CudaOps(self._weights, device, max_tokens=max_tokens)
+        self.steps: RequestSteps | None = None
 
     def executable(self, key: ExecutableKey, build: Build) -> Executable:
         device, ops, ends = self._device, self._ops, key.segment.has_head
 
         def run(ids: Int32, counts: Int32, hidden: Hidden | None = None, kinds: Int32 | None = None) -> Any:
-            told = None if kinds is None else device.to_device(kinds)
-            found = build(ops, Batch(device.to_device(ids), device.to_device(counts), kinds=told), hidden)
+            batch = self._batch(ids, counts, kinds)
+            found = build(ops, batch, hidden)
             if ends:
                 return device.to_host(found)
             found = ops.settled(found)
@@ -75,8 +81,38 @@ class CudaBackend:
 
         return run
 
+    def session(self, reading: Reading) -> CudaSession:
+        """A text of which nothing is read yet."""
+        return CudaSession(self._device, self._ops, reading)
+
     def between_segments(self) -> None:
         """CuPy's pool keeps what a segment freed for the next."""
 
     def close(self) -> None:
         self._weights.close()
+
+    def _batch(self, ids: Int32, counts: Int32, kinds: Int32 | None) -> Batch:
+        told = None if kinds is None else self._device.to_device(kinds)
+        there = Batch(self._device.to_device(ids), self._device.to_device(counts), kinds=told)
+        if self.steps is not None:
+            self.steps.prepared()
+        return there
+
+
+class CudaSession:
+    """One text, read piece by piece, and the keys and values of what was read of it."""
+
+    def __init__(self, device: Device, ops: CudaOps, reading: Reading) -> None:
+        self._device = device
+        self._ops = ops
+        self._reading = reading
+        self._cache: Cache = {}
+        self._read = 0
+
+    def next_token(self, ids: Sequence[int]) -> int:
+        """Read ``ids`` after all read before; the likeliest token to follow."""
+        row, count = np.array([ids], dtype=np.int32), np.array([len(ids)], dtype=np.int32)
+        batch = Batch(self._device.to_device(row), self._device.to_device(count), start=self._read)
+        picks = self._device.to_host(self._reading(self._ops, batch, self._cache))
+        self._read += len(ids)
+        return int(picks[0, 0])

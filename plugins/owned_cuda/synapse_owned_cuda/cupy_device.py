@@ -40,6 +40,14 @@ class CupyDevice:
     def to_host(self, array: Array) -> Any:
         return self._cupy.asnumpy(array)
 
+    def free_memory(self) -> int:
+        free, _ = self._cupy.cuda.runtime.memGetInfo()
+        return int(free)
+
+    def limit_memory(self, size: int) -> None:
+        # CuPy's OutOfMemoryError is a MemoryError, which the worker answers as oom.
+        self._cupy.get_default_memory_pool().set_limit(size=size)
+
     def wait(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()
 

@@ -34,5 +34,11 @@ class Device(Protocol):
     def to_host(self, array: Array) -> Any:
         """A device array's copy as a NumPy array; waits until it is computed."""
 
+    def free_memory(self) -> int:
+        """Bytes of the device nobody has taken."""
+
+    def limit_memory(self, size: int) -> None:
+        """Let arrays take no more than ``size`` bytes in all; a later one raises ``MemoryError``."""
+
     def wait(self) -> None:
         """Return when everything launched is done."""

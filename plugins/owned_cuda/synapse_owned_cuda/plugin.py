@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synapse_host.hookspecs import BackendSettings, EmbedBatch, Progress, TokenIds, Vectors
-    from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
+    from synapse_host.owned_engine.decoder import OwnedDecoder
+    from synapse_host.owned_engine.engine import ModelSettings
     from synapse_host.owned_engine.weights import CheckpointWeights
     from synapse_owned_cuda.cuda_backend import CudaBackend
+    from synapse_owned_cuda.cuda_model import CudaModel
     from synapse_owned_cuda.device import Device
 
 ENGINE = "owned-cuda"
@@ -77,40 +79,57 @@ def synapse_probe_capability(settings: BackendSettings) -> CapabilityEvidence:
 
 
 @hookimpl
-def synapse_load(spec: LoadSpec, progress: Progress) -> OwnedEngine:
-    """Take the checkpoint to the device and compute one short row."""
+def synapse_load(spec: LoadSpec, progress: Progress) -> CudaModel:
+    """Hold the device's memory to the lane, take the checkpoint there and compute one short row."""
     from functools import partial
 
     from synapse_host.owned_engine.loading import load_engine
     from synapse_host.owned_engine.shape_policy import BucketLadder
+    from synapse_owned_cuda.cuda_model import CudaModel
+
+    made: list[CudaBackend] = []
+
+    def backend(weights: CheckpointWeights, settings: ModelSettings) -> CudaBackend:
+        made.append(_backend(weights, settings))
+        return made[0]
 
     ladder = partial(BucketLadder, token_budget=RECOMMENDED_BATCH.token_budget)
-    return load_engine(spec, DTYPES, _backend, progress, ladder)
+    return CudaModel(load_engine(spec, DTYPES, backend, progress, ladder), made[0])
 
 
 @hookimpl
-def synapse_embed(model: OwnedEngine, batch: EmbedBatch, progress: Progress) -> Vectors:
+def synapse_embed(model: CudaModel, batch: EmbedBatch, progress: Progress) -> Vectors:
     """Float32 [rows, dims] in the order of the batch."""
     return model.embed(batch, progress)
 
 
 @hookimpl
-def synapse_rerank(model: OwnedEngine, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
+def synapse_rerank(model: CudaModel, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
     """Float32 [rows], one score for each composed sequence, in their order."""
     return model.rerank(sequences, progress)
 
 
 @hookimpl
-def synapse_unload(model: OwnedEngine) -> bool:
+def synapse_unload(model: CudaModel) -> bool:
     """Drop the weights."""
     model.unload()
     return True
 
 
+def load_decoder(spec: LoadSpec, progress: Progress) -> OwnedDecoder:
+    """A model that generates on this device; no hook reaches it yet, tests and the device benchmark do."""
+    from synapse_host.owned_engine import loading
+
+    return loading.load_decoder(spec, DTYPES, _backend, progress)
+
+
 def _backend(weights: CheckpointWeights, settings: ModelSettings) -> CudaBackend:
     from synapse_owned_cuda.cuda_backend import CudaBackend
+    from synapse_owned_cuda.lane_limits import limit_lane
 
-    return CudaBackend(weights, _open_device(), max_tokens=settings.max_tokens, dtype=settings.dtype)
+    device = _open_device()
+    limit_lane(weights, settings, device, RECOMMENDED_BATCH.token_budget)
+    return CudaBackend(weights, device, max_tokens=settings.max_tokens, dtype=settings.dtype)
 
 
 def _open_device() -> Device:

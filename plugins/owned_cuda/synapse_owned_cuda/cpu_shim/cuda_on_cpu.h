@@ -13,7 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#ifndef __x86_64__
 #include <ucontext.h>
+#endif
 #include <utility>
 #include <vector>
 
@@ -30,10 +32,57 @@ inline Dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace cpu {
 
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
-constexpr int LANES = 32, STACK = 1 << 18;
+constexpr int LANES = 32, STACK = 1 << 16;
+
+/* A switch of stacks. The library's own asks the system for the signal mask each time, and AddressSanitizer, which knows
+ * it, forgets the whole stack: together most of a run. Ours keeps the registers a callee must keep; a fibre that ends has
+ * returned from everything but `enter`, so it leaves nothing poisoned behind. */
+#ifdef __x86_64__
+extern "C" void cuda_on_cpu_switch(void **from, void *to);
+asm(R"(
+.text
+.globl cuda_on_cpu_switch
+cuda_on_cpu_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+typedef void *Context;
+inline void switch_to(Context &from, Context &to) { cuda_on_cpu_switch(&from, to); }
+inline void begin(Context &context, std::vector<char> &stack, void (*entry)()) {
+    uintptr_t top = ((uintptr_t)stack.data() + stack.size()) & ~(uintptr_t)15;
+    /* Six registers, where to return to, and an end that nobody returns past. */
+    void **frame = (void **)top - 8;
+    std::fill(frame, frame + 8, nullptr);
+    frame[6] = (void *)entry;
+    context = frame;
+}
+#else
+typedef ucontext_t Context;
+inline void switch_to(Context &from, Context &to) { swapcontext(&from, &to); }
+inline void begin(Context &context, std::vector<char> &stack, void (*entry)()) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack.data();
+    context.uc_stack.ss_size = stack.size();
+    context.uc_link = nullptr;
+    makecontext(&context, entry, 0);
+}
+#endif
 
 struct Fibre {
-    ucontext_t context;
+    Context context;
     State state = READY;
     std::vector<char> stack;
     float given[2] = {0.0f, 0.0f};
@@ -42,7 +91,7 @@ struct Fibre {
 };
 
 inline std::vector<Fibre> fibres;
-inline ucontext_t scheduler;
+inline Context scheduler;
 inline int running = 0;
 inline std::function<void()> body;
 
@@ -54,13 +103,13 @@ inline std::function<void()> body;
 inline void wait(State where) {
     Fibre &fibre = fibres[running];
     fibre.state = where;
-    swapcontext(&fibre.context, &scheduler);
+    switch_to(fibre.context, scheduler);
 }
 
 inline void enter() {
     body();
     fibres[running].state = DONE;
-    swapcontext(&fibres[running].context, &scheduler);
+    switch_to(fibres[running].context, scheduler);
 }
 
 inline bool all(int first, int last, State state) {
@@ -81,11 +130,7 @@ inline void run_block(const std::vector<int> &order) {
     for (Fibre &fibre : fibres) {
         fibre.state = READY;
         fibre.round = 0;
-        getcontext(&fibre.context);
-        fibre.context.uc_stack.ss_sp = fibre.stack.data();
-        fibre.context.uc_stack.ss_size = fibre.stack.size();
-        fibre.context.uc_link = nullptr;
-        makecontext(&fibre.context, enter, 0);
+        begin(fibre.context, fibre.stack, enter);
     }
     while (!all(0, threads, DONE)) {
         bool moved = false;
@@ -93,7 +138,7 @@ inline void run_block(const std::vector<int> &order) {
             if (fibres[thread].state != READY) continue;
             running = thread;
             threadIdx = {thread, 0, 0};
-            swapcontext(&scheduler, &fibres[thread].context);
+            switch_to(scheduler, fibres[thread].context);
             moved = true;
         }
         for (int warp = 0; warp < threads; warp += LANES)

@@ -20,6 +20,7 @@ class NumpyDevice:
     def __init__(self, cpu: CpuDevice) -> None:
         self._cpu = cpu
         self.launches: list[tuple[str, tuple[int, ...], int]] = []
+        self.free, self.limit = 8 * 2**30, 0
 
     @property
     def xp(self) -> Any:
@@ -42,6 +43,12 @@ class NumpyDevice:
 
     def to_host(self, array: Array) -> Any:
         return np.array(array)
+
+    def free_memory(self) -> int:
+        return self.free
+
+    def limit_memory(self, size: int) -> None:
+        self.limit = size
 
     def wait(self) -> None:
         """Every launch is done when it returns."""
