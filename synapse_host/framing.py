@@ -65,7 +65,7 @@ class FrameDecoder:
         if self._expected is None:
             if self._available < HEADER_BYTES:
                 return None
-            (length,) = _HEADER.unpack(self._take(HEADER_BYTES))
+            (length,) = self._take_header()
             if length > self.limit:
                 raise FrameTooLarge(length, self.limit)
             self._expected = length
@@ -89,12 +89,23 @@ class FrameDecoder:
         self._expected = None
         return self._take(self._available)
 
+    def _take_header(self) -> tuple[int]:
+        chunk, start = self._chunks[0], self._taken
+        if start + HEADER_BYTES < len(chunk):
+            # Where the header is not the last of its chunk, as nearly always, nothing has to be cut out.
+            self._taken = start + HEADER_BYTES
+            self._available -= HEADER_BYTES
+            return _HEADER.unpack_from(chunk, start)
+        return _HEADER.unpack(self._take(HEADER_BYTES))
+
     def _take(self, count: int) -> bytes:
         self._available -= count
-        if self._chunks and self._taken + count < len(self._chunks[0]):
-            start = self._taken
-            self._taken += count
-            return self._chunks[0][start : self._taken]
+        if self._chunks and (end := self._taken + count) <= len(self._chunks[0]):
+            start, self._taken = self._taken, end
+            if end < len(self._chunks[0]):
+                return self._chunks[0][start:end]
+            self._taken = 0
+            return self._chunks.popleft()[start:]
         parts: list[bytes] = []
         while count:
             part = self._chunks.popleft()[self._taken :]

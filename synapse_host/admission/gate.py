@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from synapse_host.admission.admission import Refused, decide_bytes, decide_time
@@ -31,12 +31,21 @@ class Budget:
 
 
 class ByteHold:
-    """A request's share of the byte budget: given back when everyone it was shared with has released it."""
+    """A request's share of the byte budget: given back when everyone it was shared with has released it.
+
+    ``with gate.hold(size) as hold:`` releases it at the end of the block.
+    """
 
     def __init__(self, gate: Gate, size: int) -> None:
         self._gate = gate
         self._size = size
         self._holders = 1
+
+    def __enter__(self) -> ByteHold:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.release()
 
     def share(self) -> None:
         """One more needs the bytes, and will release them: a thread that nobody waits for any more."""
@@ -75,15 +84,6 @@ class Gate:
             raise _bytes_refusal(refused)
         self.bytes_in_flight += size
         return ByteHold(self, size)
-
-    @contextmanager
-    def holding(self, size: int) -> Iterator[ByteHold]:
-        """``hold`` for the length of the block."""
-        hold = self.hold(size)
-        try:
-            yield hold
-        finally:
-            hold.release()
 
     def admit(self, device: DeviceTurns, work: Work, budget: Budget) -> Prediction:
         """Let ``work`` ask for its turn on ``device``; it must do so before anything else runs on the event loop.

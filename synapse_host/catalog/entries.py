@@ -135,9 +135,16 @@ class Catalog:
     entries: tuple[CatalogEntry, ...]
     backend_ids: tuple[str, ...] = CATALOG_BACKENDS
     _by_id: Mapping[str, CatalogEntry] = field(init=False, repr=False, compare=False)
+    _by_lane_id: Mapping[str, tuple[CatalogEntry, str]] = field(init=False, repr=False, compare=False)
+    _by_fingerprint: Mapping[str, tuple[CatalogEntry, CatalogBackend]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # Every request for a model asks all three.
+        lanes = {entry.lane_id(backend): (entry, backend) for entry in self.entries for backend in self.backend_ids}
+        rows = {row.fingerprint: (entry, row) for entry in reversed(self.entries) for row in reversed(entry.backends)}
         object.__setattr__(self, "_by_id", {entry.id: entry for entry in self.entries})
+        object.__setattr__(self, "_by_lane_id", lanes)
+        object.__setattr__(self, "_by_fingerprint", rows)
 
     def __iter__(self) -> Iterator[CatalogEntry]:
         return iter(self.entries)
@@ -148,11 +155,7 @@ class Catalog:
 
     def derived(self, model_id: str) -> tuple[CatalogEntry, str] | None:
         """The entry and the backend of a derived lane id, declared or not; None for any other id."""
-        for backend in self.backend_ids:
-            entry = self._by_id.get(model_id.removesuffix(f"-{backend}"))
-            if entry is not None and model_id == entry.lane_id(backend):
-                return entry, backend
-        return None
+        return self._by_lane_id.get(model_id)
 
     def reserves(self, model_id: str) -> bool:
         """Whether no other model may have this id."""
@@ -166,8 +169,7 @@ class Catalog:
 
     def of_fingerprint(self, fingerprint: str) -> tuple[CatalogEntry, CatalogBackend] | None:
         """The entry and the row this pin belongs to."""
-        rows = ((entry, row) for entry in self.entries for row in entry.backends)
-        return next(((entry, row) for entry, row in rows if row.fingerprint == fingerprint), None)
+        return self._by_fingerprint.get(fingerprint)
 
     def default(self, task: Task) -> CatalogEntry | None:
         """The entry that answers a request of ``task`` that names no model."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from itertools import count
 
 import anyio
@@ -29,19 +28,23 @@ class Holders:
         """Each as ``model_in_use`` names it (wire contract section 2)."""
         return [dict(holder) for holder in self._held.values()]
 
-    @contextmanager
-    def lease(self, holder: Mapping[str, str] | None) -> Iterator[None]:
+    def lease(self, holder: Mapping[str, str] | None) -> Lease:
         """Hold for the length of the block; without ``holder`` it is a request."""
+        return Lease(self, holder)
+
+    def take(self, holder: Mapping[str, str] | None) -> int:
+        """Hold from here on; the number to leave by."""
         number = next(self._numbers)
         self._held[number] = holder or {"kind": "request", "lease_id": f"lease-{number}"}
-        try:
-            yield
-        finally:
-            del self._held[number]
-            if not self._held:
-                if self._gone is not None:
-                    self._gone.set()
-                self._freed()
+        return number
+
+    def leave(self, number: int) -> None:
+        """The holder of this number is done."""
+        del self._held[number]
+        if not self._held:
+            if self._gone is not None:
+                self._gone.set()
+            self._freed()
 
     async def gone(self) -> None:
         """Wait until nobody holds."""
@@ -60,3 +63,18 @@ class Holders:
                 f"model {name!r} is held by {len(held)} request(s) or job(s); wait for them, then unload",
                 details={**named, "holders": held},
             )
+
+
+class Lease:
+    """``with holders.lease(...):`` holds the lane for the block."""
+
+    def __init__(self, holders: Holders, holder: Mapping[str, str] | None) -> None:
+        self._holders = holders
+        self._holder = holder
+        self._number = 0
+
+    def __enter__(self) -> None:
+        self._number = self._holders.take(self._holder)
+
+    def __exit__(self, *fault: object) -> None:
+        self._holders.leave(self._number)

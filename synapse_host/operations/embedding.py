@@ -117,7 +117,7 @@ class EmbeddingService:
             await self.desk.door.ready(lane, budget)
             for some in _portions(long, texts, self.limits.max_items):
                 read = [texts[at] for at in some]
-                with self.desk.gate.holding(request_bytes(read)) as hold:
+                with self.desk.gate.hold(request_bytes(read)) as hold:
                     encode = partial(lane.tokenizer.encode, read)
                     rows = await self.desk.tokenised(lane, budget, hold, sum(map(len, read)), encode)
                 self.desk.door.refuse_too_long(lane, [ids[at] for at in some], [row.submitted_tokens for row in rows])
@@ -149,7 +149,7 @@ class EmbeddingService:
         budget: Budget,
         work_class: WorkClass,
     ) -> Reply:
-        with self.desk.gate.holding(request_bytes(texts)) as hold:
+        with self.desk.gate.hold(request_bytes(texts)) as hold:
             encode = partial(lane.tokenizer.encode, texts, input_type=input_type)
             rows = await self.desk.tokenised(lane, budget, hold, sum(map(len, texts)), encode)
             self.desk.door.refuse_too_long(lane, ids, [row.submitted_tokens for row in rows])

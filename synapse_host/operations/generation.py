@@ -96,7 +96,7 @@ class GenerationService:
             )
 
     async def _admitted(self, lane: Lane, params: OneshotParams, budget: Budget) -> Reply:
-        with self.desk.gate.holding(request_bytes([params.prompt])) as hold:
+        with self.desk.gate.hold(request_bytes([params.prompt])) as hold:
             encode = partial(_encode, lane, params.prompt, _room(lane, params.max_tokens))
             prompt = await self.desk.tokenised(lane, budget, hold, len(params.prompt), encode)
             plan = lane.generation_plan(params.max_tokens)

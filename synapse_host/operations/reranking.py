@@ -70,7 +70,7 @@ class RerankingService:
     ) -> tuple[list[ComposedPair], bytes]:
         # The query is charged with every candidate, since it is computed with each.
         size = sum(map(len, params.candidates)) + (len(params.query) + CANDIDATE_BYTES) * len(ids)
-        with self.desk.gate.holding(size) as hold:
+        with self.desk.gate.hold(size) as hold:
             # A lane of the catalog refuses a long pair with its length, so it has to be composed whole.
             limit = None if lane.model.catalog_id is None else WHOLE_PAIR
             compose = partial(lane.pairs.compose, params.query, params.candidates, limit=limit)

@@ -68,7 +68,7 @@ class LockWatch:
 
 
 #: What is taken by entering a block, and what by awaiting a call; a call that only waits counts as holding meanwhile.
-_BLOCKS: tuple[tuple[type, str, str], ...] = ((Lane, "lease", "lane lease"), (Gate, "holding", "admitted bytes"))
+_BLOCKS: tuple[tuple[type, str, str], ...] = ((Lane, "lease", "lane lease"), (Gate, "hold", "admitted bytes"))
 _CALLS: tuple[tuple[type, str, str], ...] = (
     (Errand, "outcome", "lane change"),
     (Lane, "ensure_ready", "lane change"),

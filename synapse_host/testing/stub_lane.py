@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.hookspecs import BatchPolicy
+from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.registered_model import RegisteredModel
@@ -28,7 +29,8 @@ def stub_model() -> RegisteredModel:
     """A model of which a stub worker asks nothing."""
     empty: dict[str, Any] = {item.name: "" for item in fields(RegisteredModel)}
     said = {"model_id": "stub", "pooling": "mean", "normalize": True, "max_tokens": 512, "vocab_size": 1000}
-    return RegisteredModel(**{**empty, **said, "batch": BatchPolicy(8, 4096)})
+    parts = {"engine": EngineIdentity("stub-engine", "1"), "batch": BatchPolicy(8, 4096)}
+    return RegisteredModel(**{**empty, **said, **parts})
 
 
 @dataclass(slots=True)

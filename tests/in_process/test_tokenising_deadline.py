@@ -45,7 +45,7 @@ async def test_a_deadline_ends_the_wait_and_the_bytes_go_when_the_thread_does() 
 
     with (
         pytest.raises(DeadlineExceeded, match="deadline_ms of 30 passed before model 'm' had its text tokenised"),
-        it.gate.holding(700) as hold,
+        it.gate.hold(700) as hold,
     ):
         await it.tokenised(LANE, budget(30), hold, LONG, reading)
     assert it.gate.bytes_in_flight == 700
@@ -62,7 +62,7 @@ async def test_a_client_that_goes_away_leaves_at_once_too() -> None:
         assert done.wait(10)
 
     async def ask() -> None:
-        with it.gate.holding(700) as hold:
+        with it.gate.hold(700) as hold:
             await it.tokenised(LANE, budget(10_000), hold, LONG, reading)
 
     async with anyio.create_task_group() as callers:
@@ -80,7 +80,7 @@ async def test_what_never_began_gives_its_bytes_back_as_well() -> None:
     pool = it.tokenising
 
     async def ask(work: Callable[[], Any], deadline_ms: int) -> None:
-        with it.gate.holding(1) as hold:
+        with it.gate.hold(1) as hold:
             await it.tokenised(LANE, budget(deadline_ms), hold, LONG, work)
 
     async with anyio.create_task_group() as callers:
@@ -101,7 +101,7 @@ async def test_what_a_thread_raises_is_its_callers() -> None:
     def broken() -> None:
         raise KeyError("tokens")
 
-    with pytest.raises(KeyError), it.gate.holding(1) as hold:
+    with pytest.raises(KeyError), it.gate.hold(1) as hold:
         await it.tokenised(LANE, budget(10_000), hold, LONG, broken)
     await until(lambda: it.gate.bytes_in_flight == 0)
     it.tokenising.close()
@@ -109,7 +109,7 @@ async def test_what_a_thread_raises_is_its_callers() -> None:
 
 async def test_a_short_text_needs_no_thread() -> None:
     it = desk()
-    with it.gate.holding(1) as hold:
+    with it.gate.hold(1) as hold:
         name = await it.tokenised(LANE, budget(1000), hold, 10, lambda: threading.current_thread().name)
     assert name == threading.current_thread().name
 

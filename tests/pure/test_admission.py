@@ -177,9 +177,9 @@ def device(*, running_ms: float | None = None) -> DeviceTurns:
 
 def test_the_gate_returns_its_bytes_when_the_block_ends_or_fails() -> None:
     it = gate()
-    with it.holding(700):
+    with it.hold(700):
         assert it.bytes_in_flight == 700
-    with pytest.raises(RuntimeError), it.holding(700):
+    with pytest.raises(RuntimeError), it.hold(700):
         raise RuntimeError
     assert it.bytes_in_flight == 0
 
@@ -189,14 +189,14 @@ def test_the_gate_refuses_with_both_numbers_and_books_nothing() -> None:
     with pytest.raises(InvalidRequest) as never:
         it.hold(1001)
     assert never.value.details == {"bytes": 1001, "byte_budget": 1000}
-    with it.holding(700), pytest.raises(QueueFull, match="1100 bytes would be in flight and the budget is 1000"):
+    with it.hold(700), pytest.raises(QueueFull, match="1100 bytes would be in flight and the budget is 1000"):
         it.hold(400)
     assert it.bytes_in_flight == 0
 
 
 def test_bytes_are_held_until_everyone_who_needs_them_is_done() -> None:
     it = gate()
-    with it.holding(700) as hold:
+    with it.hold(700) as hold:
         hold.share()
     assert it.bytes_in_flight == 700
     hold.release()
@@ -230,7 +230,7 @@ async def test_the_groups_of_jobs_wait_for_room_and_leave_half_of_it_to_requests
                 tasks.start_soon(group, 300, name)
             await anyio.wait_all_tasks_blocked()
             assert ran == ["first"]
-            with it.holding(600):
+            with it.hold(600):
                 assert it.bytes_in_flight == 900
             release.set()
     assert ran == ["first", "second"]
