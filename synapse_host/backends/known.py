@@ -65,7 +65,7 @@ _KNOWN = (
 KNOWN_BACKENDS = {known.backend: known for known in _KNOWN}
 
 #: Engine -> the one backend that may call its engine so: the name decides what a worker must prove.
-ENGINE_OWNERS = {known.engine: known.backend for known in _KNOWN} | {"ane-coreml-worker": "ane"}
+ENGINE_OWNERS = {known.engine: known.backend for known in _KNOWN}
 
 
 def current_platform() -> str:

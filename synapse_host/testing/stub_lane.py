@@ -28,7 +28,14 @@ MODEL_REF = "stub-1"
 def stub_model() -> RegisteredModel:
     """A model of which a stub worker asks nothing."""
     empty: dict[str, Any] = {item.name: "" for item in fields(RegisteredModel)}
-    said = {"model_id": "stub", "pooling": "mean", "normalize": True, "max_tokens": 512, "vocab_size": 1000}
+    said = {
+        "model_id": "stub",
+        "task": "embed",
+        "pooling": "mean",
+        "normalize": True,
+        "max_tokens": 512,
+        "vocab_size": 1000,
+    }
     parts = {"engine": EngineIdentity("stub-engine", "1"), "batch": BatchPolicy(8, 4096)}
     return RegisteredModel(**{**empty, **said, **parts})
 

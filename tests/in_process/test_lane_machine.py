@@ -1,4 +1,4 @@
-"""A lane driven through loading, serving, dying, unloading and recycling in every order, beside a small model."""
+"""A lane driven through loading, serving, checks, deaths, unloading and recycling in every order, beside a model."""
 
 from __future__ import annotations
 
@@ -74,9 +74,11 @@ class LaneMachine(RuleBasedStateMachine):
         #: Somebody asked while the lane unloads; somebody wants it unloaded once it is recycled.
         self.load_waits = self.unload_waits = False
         self.tokens = 0
+        #: Tokens of rows of checks.
+        self.checks: set[int] = set()
 
-    @initialize(policy=st.sampled_from([FREE_FORM, CATALOG]), served=st.booleans())
-    def begin(self, policy: Any, served: bool) -> None:
+    @initialize(policy=st.sampled_from([FREE_FORM, CATALOG]), past=st.sampled_from(["none", "served", "struck"]))
+    def begin(self, policy: Any, past: str) -> None:
         async def start(model: Any) -> Any:
             self.starting = self.loop.create_future()
             return await self.starting
@@ -95,10 +97,14 @@ class LaneMachine(RuleBasedStateMachine):
             quarantine=policy,  # type: ignore[arg-type]
         )
         self.lane = Lane(stub_model(), runtime)
-        if served:
+        if past == "served":
             self.ask()
             self.load_ends("well")
             self.answer()
+        elif past == "struck":
+            for end in ("silence", "well"):
+                self.load()
+                self.load_ends(end)
 
     def teardown(self) -> None:
         for task in [
@@ -169,12 +175,37 @@ class LaneMachine(RuleBasedStateMachine):
         self.load_waits = self.load_waits or (self.state is LaneState.UNLOADING and not self.recycling)
         assert not task.done()
 
+    @precondition(lambda self: self.state in (LaneState.UNLOADED, LaneState.FAILED) and self.strikes < QUARANTINE_AT)
+    @rule()
+    def load(self) -> None:
+        """Somebody loads it and asks for nothing: a preload, or an operator."""
+        self.operators.append(self.loop.create_task(self.lane.load()))
+        self.settle()
+        self.state = LaneState.LOADING
+
+    @precondition(lambda self: self.state is LaneState.READY)
+    @rule()
+    def check_itself(self) -> None:
+        """A row of the check at load: it holds the lane and takes a turn as requests do."""
+        self.tokens += 1
+        self.checks.add(self.tokens)
+        row = [self.tokens]
+
+        async def check() -> Any:
+            with self.lane.lease({"kind": "self_check", "check_id": "c"}):
+                return 1, await self.lane.checked(row, "case")
+
+        self.callers.append((self.loop.create_task(check()), self.tokens))
+        self.settle()
+
     @precondition(lambda self: self.state is LaneState.READY and self.worker.begun)
     @rule()
     def answer(self) -> None:
+        """What serves clears strikes; a check does not."""
+        token = int.from_bytes(bytes(self.worker.begun[0].raw or b"")[:4], "little")
         self.worker.answer()
         self.settle()
-        if self.strikes < QUARANTINE_AT:
+        if self.strikes < QUARANTINE_AT and token not in self.checks:
             self.clear()
 
     @precondition(lambda self: self.held)
@@ -336,6 +367,18 @@ test_a_lane_in_any_order_of_events = LaneMachine.TestCase
 )
 def test_the_machine_sees_a_step_left_out(owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, lambda *_, **__: None)
+    assert_seen()
+
+
+def test_the_machine_sees_a_check_that_counts_as_serving(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def checked(lane: Lane, row: list[int], case_id: str) -> bytes:
+        return (await lane.embed([row], [case_id]))[1]
+
+    monkeypatch.setattr(Lane, "checked", checked)
+    assert_seen()
+
+
+def assert_seen() -> None:
     unsaved = settings(max_examples=200, stateful_step_count=60, deadline=None, database=None, phases=[Phase.generate])
     with pytest.raises((AssertionError, ExceptionGroup)):
         run_state_machine_as_test(LaneMachine, settings=unsaved)

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.tiny_static import TinyStatic
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "third_party_backend"
 DEADLINE_S = 200
 #: Prints the row of the example, as the host would show it, and where its module came from.
@@ -28,6 +31,17 @@ async def main():
     print(json.dumps([row, importlib.util.find_spec("example_static.plugin").origin]))
 
 anyio.run(main)
+"""
+
+#: Starts a host of that environment, loads and certifies the table in a folder, and prints what it was served.
+SERVED = """
+import json, pathlib, sys
+from synapse_host.testing.running_host import RunningHost, load_model
+
+with RunningHost(pathlib.Path(sys.argv[1]) / "home") as host, host.client() as client:
+    load_model(client, pathlib.Path(sys.argv[2]), engine="example-static", model_id="table")
+    answer = client.embed_query("table", "the tide came in")
+print(json.dumps([answer.provenance["engine"], answer.vectors.tolist()]))
 """
 
 pytestmark = [
@@ -72,3 +86,13 @@ def test_it_passes_the_suite_over_real_workers_of_that_environment(python: Path,
     done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", suite, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
+
+
+def test_a_host_of_that_environment_certifies_it_and_serves_from_it(python: Path, tmp_path: Path) -> None:
+    table = TinyStatic(seed=6, hidden=8, vocab=300, positions=100)
+    write_model(tmp_path / "table", table)
+    done = run(python, "-c", SERVED, str(tmp_path), str(tmp_path / "table"), folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    engine, vectors = json.loads(done.stdout)
+    assert engine == {"engine": "example-static", "version": "0.1.0", "build_flags": {"precision": "f32", "sum": "f64"}}
+    assert [len(vector) for vector in vectors] == [table.hidden]
