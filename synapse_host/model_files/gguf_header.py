@@ -27,6 +27,8 @@ MAX_NAME_BYTES = 256
 MAX_STRING_BYTES = 16 * 1024 * 1024
 #: Most dimensions of a tensor.
 MAX_RANK = 4
+#: Elements of an array of numbers that are kept; a longer one is counted only. An array of one number a block is kept.
+MAX_NUMBERS = 512
 DEFAULT_ALIGNMENT = 32
 _MAX_ALIGNMENT = 65_536
 _MAX_DIMENSION = 2**63 - 1
@@ -59,10 +61,11 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
-    """An array value: how many elements; ``items`` holds them where they are strings, and nothing otherwise."""
+    """An array value: how many elements; ``items`` holds strings, ``numbers`` as many numbers as ``MAX_NUMBERS``."""
 
     count: int
     items: tuple[bytes, ...] = ()
+    numbers: tuple[int | float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,9 @@ def _name(cursor: Cursor, what: str) -> str:
     raw = cursor.string(MAX_NAME_BYTES)
     if not raw:
         _fault(f"{what} before byte {cursor.position} is empty")
+    if b"\0" in raw:
+        # The engine reads it up to there, and would find a key or tensor that nobody looked at here.
+        _fault(f"{what} before byte {cursor.position} is {_shown(raw)}, with a NUL in it")
     return _text(raw)
 
 
@@ -166,7 +172,10 @@ def _array(cursor: Cursor, key: str) -> ArrayOf:
     code = _SCALARS.get(kind)
     if code is None:
         _fault(f"key {_shown(key)} is an array of type {kind}, which is served neither here nor by the engine")
-    cursor.skip(count * struct.calcsize(f"<{code}"), f"the {count} elements of {_shown(key)}")
+    width = struct.calcsize(f"<{code}")
+    if count <= MAX_NUMBERS:
+        return ArrayOf(count, numbers=struct.unpack(f"<{count}{code}", cursor.take(count * width)))
+    cursor.skip(count * width, f"the {count} elements of {_shown(key)}")
     return ArrayOf(count)
 
 

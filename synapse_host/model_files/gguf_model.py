@@ -83,9 +83,15 @@ def _vocabulary(values: Mapping[str, Any]) -> int:
     if not isinstance(tokens, ArrayOf) or not 0 < len(tokens.items) <= MAX_SIZE:
         _fault("tokenizer.ggml.tokens is no list of strings with at least one in it")
     # The engine asserts that no two tokens are spelled alike.
-    if len(set(tokens.items)) != tokens.count:
-        _fault(f"tokenizer.ggml.tokens has {tokens.count - len(set(tokens.items))} tokens twice")
+    spellings = {_spelling(place, token) for place, token in enumerate(tokens.items)}
+    if len(spellings) != tokens.count:
+        _fault(f"tokenizer.ggml.tokens has {tokens.count - len(spellings)} tokens twice")
     return tokens.count
+
+
+def _spelling(place: int, token: bytes) -> bytes:
+    """A token as the engine reads it: up to a NUL, and an empty one under a name of its own."""
+    return token.split(b"\0", 1)[0] or b"[EMPTY_%d]" % place
 
 
 def _check_heads(values: Mapping[str, Any], model: GgufModel) -> None:

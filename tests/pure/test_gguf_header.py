@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from synapse_host.model_files.gguf_cursor import GgufFault
-from synapse_host.model_files.gguf_header import MAX_TENSORS, ArrayOf, GgufHeader, read_gguf_header
+from synapse_host.model_files.gguf_header import MAX_NUMBERS, MAX_TENSORS, ArrayOf, GgufHeader, read_gguf_header
 from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
 from synapse_host.testing.gguf_file import text, value_bytes, write_gguf
 from synapse_host.testing.tiny_gguf import TinyDecoder
@@ -48,7 +48,7 @@ def test_a_whole_file_is_read_with_positions_in_the_file(tmp_path: Path) -> None
     write_gguf(path, {"s": "é", "i": 3, "f": 0.5, "t": True, "words": ["a", "b"], "nums": [1, 2, 3]}, {"rows": rows})
     header = header_of(path)
     assert header.values == {
-        "s": "é", "i": 3, "f": 0.5, "t": True, "words": ArrayOf(2, (b"a", b"b")), "nums": ArrayOf(3),
+        "s": "é", "i": 3, "f": 0.5, "t": True, "words": ArrayOf(2, (b"a", b"b")), "nums": ArrayOf(3, numbers=(1, 2, 3)),
     }  # fmt: skip
     tensor = header.tensors["rows"]
     assert tensor.dims == (3, 2)
@@ -82,6 +82,8 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path, whole: bytes) -> None:
         (lambda data: data.replace(text("n") + value_bytes(7), text("n") + struct.pack("<II", 77, 7)), "type 77"),
         (lambda data: data.replace(text("general.architecture"), struct.pack("<Q", 2**60) + b"g" * 20), "2**60"),
         (lambda data: data.replace(text("b"), text("a")), "more than once"),
+        (lambda data: data.replace(text("b"), text("\0")), "with a NUL in it"),
+        (lambda data: data.replace(text("n"), text("\0")), "with a NUL in it"),
         (lambda data: data.replace(struct.pack("<QQIQ", 5, 3, 0, 0), struct.pack("<QQIQ", 5, 3, 0, 32)), "begins at"),
         (lambda data: data.replace(struct.pack("<QQIQ", 5, 3, 0, 0), struct.pack("<QQIQ", 5, 3, 99, 0)), "type 99"),
         (
@@ -140,6 +142,30 @@ def test_a_file_that_contradicts_itself_is_refused(tmp_path: Path, changes: dict
     with pytest.raises(GgufFault) as refusal:
         model_of(tmp_path / "m", **changes)
     assert said in str(refusal.value)
+
+
+def test_a_long_array_of_numbers_is_counted_only(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m", {"kept": [1.5] * MAX_NUMBERS, "counted": [1] * (MAX_NUMBERS + 1)}, {"a": np.ones(4)})
+    values = header_of(tmp_path / "m").values
+    assert values["kept"].numbers == (1.5,) * MAX_NUMBERS
+    assert values["counted"] == ArrayOf(MAX_NUMBERS + 1)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "twice"),
+    [
+        (("a\0b", "a\0c"), 1),  # the engine reads both as "a"
+        (("", "[EMPTY_0]"), 1),  # and gives an empty token this name
+        (("", ""), 0),
+    ],
+)
+def test_tokens_are_held_apart_as_the_engine_reads_them(tmp_path: Path, spelled: tuple[str, str], twice: int) -> None:
+    tokens = [*spelled, *(f"t{place}" for place in range(2, len(TINY.tokens)))]
+    if not twice:
+        assert model_of(tmp_path / "m", **{"tokenizer.ggml.tokens": tokens}).vocab_size == len(tokens)
+        return
+    with pytest.raises(GgufFault, match="has 1 tokens twice"):
+        model_of(tmp_path / "m", **{"tokenizer.ggml.tokens": tokens})
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -10,8 +10,10 @@ import numpy as np
 
 from synapse_host.hookspecs import LoadSpec, PluginError, Progress
 from synapse_host.model_files.gguf_cursor import GgufFault
-from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
+from synapse_host.model_files.gguf_header import read_gguf_header
+from synapse_host.model_files.gguf_model import GgufModel, gguf_model
 from synapse_llama_worker.architectures import ENCODING
+from synapse_llama_worker.contradictions import check_numbers
 from synapse_llama_worker.library import forget_errors, last_errors, open_library
 from synapse_llama_worker.model import Facts, LlamaModel
 
@@ -48,7 +50,10 @@ def load(spec: LoadSpec, progress: Progress) -> LlamaModel:
 
 def _read_header(spec: LoadSpec) -> GgufModel:
     try:
-        return read_gguf_model(spec.artifact_fd, os.fstat(spec.artifact_fd).st_size)
+        header = read_gguf_header(spec.artifact_fd, os.fstat(spec.artifact_fd).st_size)
+        file = gguf_model(header)
+        check_numbers(header.values, file)
+        return file
     except GgufFault as fault:
         raise PluginError("artifact_invalid", f"{spec.artifact_path}: {fault}") from fault
 
