@@ -39,7 +39,7 @@ context.CallArrays = lambda library, capacity, sequences: _arrays(library, 4 * c
 
 @hookimpl
 def synapse_describe():
-    return replace(_plugin.synapse_describe(), backend="unguarded")
+    return replace(_plugin.synapse_describe(), backend="unguarded", engine="unguarded.worker")
 """
 
 
