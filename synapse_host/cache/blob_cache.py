@@ -6,13 +6,15 @@ a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from synapse_host.cache.collection import Outcome, collect, release, sweep
 from synapse_host.cache.collection_rule import CacheEntry, over_watermark
+from synapse_host.cache.derived import DerivedClaim, claim, derived_bytes
 from synapse_host.cache.durable_files import sync_directory
 from synapse_host.cache.ingest import Ingest
 from synapse_host.cache.layout import CacheLayout, read_digest, unusable
@@ -113,6 +115,10 @@ class BlobCache:
         owner = owner or self.owner
         self._change(read_digest(digest), lambda metadata: metadata.unpinned_by(owner) if metadata else None)
 
+    def claim_derived(self, source: str, toolchain: Mapping[str, Any]) -> DerivedClaim | None:
+        """The folder of what ``toolchain`` makes of ``source``, for one worker at a time; see ``derived.claim``."""
+        return claim(self.layout, read_digest(source), toolchain)
+
     def release(self, digest: str, owner: str, *, remove: bool) -> int:
         """Take the owner's pin back; with ``remove`` the content goes too where nobody pins or reads it. Freed bytes.
 
@@ -141,9 +147,12 @@ class BlobCache:
         return collect(self.layout, owner=self.owner, now_ms=now_ms, grace_ms=grace_ms, digests=digests)
 
     def over_watermark(self, limit_bytes: int) -> list[str]:
-        """Unpinned digests to give up so that the content takes ``limit_bytes`` at most, least recently read first."""
+        """Unpinned digests to give up so that the cache takes ``limit_bytes`` at most, least recently read first.
+
+        What was made of content counts too, and goes with it.
+        """
         entries = [self._entry(metadata) for digest in self.layout.digests() if (metadata := self.find(digest))]
-        return over_watermark(entries, limit_bytes)
+        return over_watermark(entries, limit_bytes - derived_bytes(self.layout))
 
     def verify(self, digest: str) -> bool:
         """Hash the content; False where it is not here, or not what its name says. Raises what ``audit`` raises."""

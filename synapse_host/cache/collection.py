@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from synapse_host.cache.collection_rule import Delete, Keep, Mark, Verdict, judge
+from synapse_host.cache.derived import remove_derived, remove_orphans
 from synapse_host.cache.durable_files import remove_durably
 from synapse_host.cache.layout import CacheLayout, unusable
 from synapse_host.cache.locks import change_lock, exclusive_lease
@@ -38,6 +39,7 @@ def collect(
             if digests is None:
                 _remove_abandoned(layout.incoming)
                 _remove_partial(layout.metadata)
+                remove_orphans(layout)
                 digests = layout.digests()
                 _remove_idle_leases(layout, digests)
             return [_collect_one(layout, digest, owner, now_ms, grace_ms) for digest in digests]
@@ -51,6 +53,7 @@ def sweep(layout: CacheLayout) -> None:
         with change_lock(layout):
             _remove_abandoned(layout.incoming)
             _remove_partial(layout.metadata)
+            remove_orphans(layout)
     except OSError as problem:
         raise unusable(layout.root, problem) from problem
 
@@ -110,9 +113,10 @@ def _mark(layout: CacheLayout, metadata: BlobMetadata, stone: Tombstone) -> None
 
 
 def _delete(layout: CacheLayout, digest: str) -> int:
-    """Content first: a document without content is no harm, content without a document is nobody's."""
+    """What was made of it, then content: a document without content is no harm, content without one is nobody's."""
     blob = layout.blob(digest)
-    freed = blob.stat().st_size if blob.exists() else 0
+    freed = remove_derived(layout, digest)
+    freed += blob.stat().st_size if blob.exists() else 0
     remove_durably(blob)
     remove_durably(layout.metadata_file(digest))
     layout.lease_file(digest).unlink(missing_ok=True)

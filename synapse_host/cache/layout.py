@@ -1,7 +1,8 @@
 """Where the model cache keeps what, and what its files are called.
 
 ``blobs`` holds content under its digest and nothing else; ``metadata`` a document for each; ``leases`` the files
-readers lock; ``incoming`` what is being written; ``quarantine`` content that turned out not to be what its name says.
+readers lock; ``incoming`` what is being written; ``quarantine`` content that turned out not to be what its name says;
+``derived`` what engines compiled of content.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ class CacheLayout:
         """Content set aside because it is not what its name says."""
         return self.root / "quarantine"
 
+    @property
+    def derived(self) -> Path:
+        """Packages made of content, by the digest of what they were made of."""
+        return self.root / "derived"
+
     def blob(self, digest: str) -> Path:
         """The content of ``digest``."""
         return self.blobs / digest
@@ -76,7 +82,7 @@ class CacheLayout:
 
         """
         try:
-            for directory in (self.blobs, self.metadata, self.leases, self.incoming, self.quarantine):
+            for directory in (self.blobs, self.metadata, self.leases, self.incoming, self.quarantine, self.derived):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _try_lock(self.change_lock)
         except OSError as problem:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections import Counter
@@ -19,8 +20,12 @@ from itertools import count
 from pathlib import Path
 
 from synapse_host.cache.blob_cache import BlobCache
-from synapse_host.testing.sudden_death import Deaths, dying, one_life
+from synapse_host.testing.sudden_death import CACHE_STEPS, Deaths, dying, one_life
 
+_STEPS = (*CACHE_STEPS, (os, "mkdir"), (os, "unlink"), (os, "rmdir"))
+_TOOLCHAIN = {"engine": "maker", "version": "1"}
+#: What a worker makes, a package a call: two files in two folders.
+_PACKAGES = ("first", "second")
 _KEPT = b"content a living host keeps " * 50
 
 
@@ -34,10 +39,27 @@ def _put(cache: BlobCache, content: bytes) -> str:
         return ingest.commit(name="file", source_url="https://example.org", owner=cache.owner).digest
 
 
+def _make(cache: BlobCache, source: str, package: str) -> None:
+    """What a worker and its host do: a package is written, and known to be whole when the worker has ended."""
+    claimed = cache.claim_derived(source, _TOOLCHAIN)
+    assert claimed is not None
+    with claimed:
+        for path, content in _files(claimed.folder, package):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        claimed.keep()
+
+
+def _files(folder: Path, package: str) -> list[tuple[Path, bytes]]:
+    return [(folder / package / name, f"{package} {name} ".encode() * 99) for name in ("code", "weights/all")]
+
+
 def _operations(cache: BlobCache, number: int) -> list[tuple[str, Callable[[], object]]]:
     fresh, doomed, damaged = (_content(name, number) for name in ("fresh", "doomed", "damaged"))
     doomed_digest, damaged_digest = (hashlib.sha256(content).hexdigest() for content in (doomed, damaged))
     return [
+        ("make", lambda: _make(cache, doomed_digest, "first")),
+        ("make more", lambda: _make(cache, doomed_digest, "second")),
         ("ingest", lambda: _put(cache, fresh)),
         ("ingest again", lambda: _put(cache, fresh)),
         ("pin", lambda: cache.pin(doomed_digest)),
@@ -61,7 +83,7 @@ def _prepared(root: Path, number: int) -> None:
 
 def _live(root: Path, number: int, deaths: Deaths) -> None:
     cache = BlobCache.open(root, "dying")
-    with dying(deaths):
+    with dying(deaths, _STEPS):
         for name, operation in _operations(cache, number):
             deaths.operation = name
             operation()
@@ -83,13 +105,31 @@ def _check(root: Path, number: int, finished: list[str]) -> None:
     for digest in wanted:
         with cache.lease(digest):
             assert cache.verify(digest), f"{digest} was there and is gone"
+    _check_made(cache, hashlib.sha256(_content("doomed", number)).hexdigest(), finished)
     for digest in cache.layout.digests():
         cache.unpin(digest, "dying")
     for now_ms in (100, 200, 300):
         cache.collect(now_ms=now_ms, grace_ms=10)
     assert cache.layout.digests() == wanted[:1], "content nobody wants outlived the collections"
+    assert not list(cache.layout.derived.iterdir()), "what was made of content outlived it"
     assert not list(cache.layout.incoming.iterdir()), "the remains of an ingest outlived the collections"
     assert len(list(cache.layout.metadata.iterdir())) == len(list(cache.layout.leases.iterdir())) == 1
+
+
+def _check_made(cache: BlobCache, source: str, finished: list[str]) -> None:
+    """Whoever comes next finds whole packages alone, and those that were known to be whole."""
+    claimed = cache.claim_derived(source, _TOOLCHAIN)
+    if claimed is None:
+        assert not cache.path(source).exists(), "a dead worker keeps its folder"
+        return
+    with claimed:
+        found = sorted(path.name for path in claimed.folder.iterdir())
+        for package in found:
+            for path, content in _files(claimed.folder, package):
+                assert path.read_bytes() == content, f"{path} is half there"
+        known = [package for package, made in zip(_PACKAGES, ("make", "make more"), strict=True) if made in finished]
+        # The death may come after the record was written and before the operation was told to be done.
+        assert set(found) >= set(known) or "mark" in finished, f"{known} were made, {found} are left"
 
 
 def main(root: Path, rounds: int) -> None:

@@ -25,4 +25,15 @@ def test_no_death_at_any_step_loses_or_spoils_content() -> None:
     assert len(deaths) >= LEAST_STEPS
     assert min(deaths.values()) >= ROUNDS
     operations = {step.partition(":")[0] for step in deaths}
-    assert operations == {"ingest", "ingest again", "pin", "unpin", "mark", "remove", "quarantine", "repair"}
+    assert operations == {
+        "make",
+        "make more",
+        "ingest",
+        "ingest again",
+        "pin",
+        "unpin",
+        "mark",
+        "remove",
+        "quarantine",
+        "repair",
+    }
