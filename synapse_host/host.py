@@ -40,6 +40,8 @@ from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.health_refresh import HealthRefresh
 from synapse_host.lanes.lane import LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
+from synapse_host.lanes.neural_engine_models import on_neural_engine
+from synapse_host.lanes.package_folders import PackageFolders
 from synapse_host.lanes.pausing import PauseControl
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.registrar import ModelRegistrar
@@ -121,6 +123,7 @@ class Host:
         )
         self.counters = counters
         self.downloads = downloads
+        self._packages = PackageFolders(downloads.cache.claim_derived, tasks, os_build=machine.os_build)
         self.catalog = HostCatalog(
             settings,
             self.lanes,
@@ -287,6 +290,7 @@ class Host:
             refuse_load=self.pauses.refuse,
             loaded=self._health.wake,
             shapes_of=self.workers.shapes_of,
+            packages=self._packages.of if on_neural_engine(model) else None,
         )
 
 

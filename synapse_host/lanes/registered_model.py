@@ -95,8 +95,8 @@ class RegisteredModel:
         """
         return not self.checks_itself and (self.task != "generate" or self.manifest_digest is not None)
 
-    def runtime_config(self, *, threads: int) -> dict[str, str]:
-        """The string pairs of LOAD (reference page of the worker protocol)."""
+    def runtime_config(self, *, threads: int, packages: str | None = None) -> dict[str, str]:
+        """The string pairs of LOAD (reference page of the worker protocol); ``packages`` is a folder for them."""
         config = {"config_path": self.config_path, "config_digest": self.config_sha256} if self.has_config else {}
         pairs = {
             **config,
@@ -113,6 +113,8 @@ class RegisteredModel:
             pairs["pair_separator"] = str(separator)
         if self.engine.engine == DIRECT_ENGINE:
             pairs["shape_admission"] = "explicit"
+        if packages is not None:
+            pairs["package_cache_root"] = packages
         if self.shards:
             pairs["shards"] = json.dumps({shard.file: [shard.path, shard.sha256] for shard in self.shards})
         return pairs

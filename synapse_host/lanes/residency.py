@@ -61,6 +61,8 @@ class LaneRuntime:
     load_error: Callable[[WorkerRefusal, RegisteredModel], Awaitable[SynapseError]] = load_error
     #: The shapes of a model that a worker has loaded, where they are compiled one by one.
     shapes_of: Callable[[Worker, str], ModelShapes | None] = lambda worker, model_ref: None
+    #: The folder a worker may keep compiled packages of a model in; None where it has none.
+    packages: Callable[[Worker, RegisteredModel], Awaitable[str | None]] | None = None
 
 
 @dataclass(slots=True)
@@ -257,12 +259,13 @@ class Residency:
 
     async def _request_load(self, worker: Worker) -> Loaded:
         model = self.model
+        packages = await self._runtime.packages(worker, model) if self._runtime.packages else None
         message = Load(
             req_id=f"load-{next(self._numbers)}",
             artifact_path=model.model_path,
             artifact_digest=model.model_sha256,
             format=model.format,
-            runtime_config=model.runtime_config(threads=self._runtime.threads),
+            runtime_config=model.runtime_config(threads=self._runtime.threads, packages=packages),
         )
         try:
             reply, _ = await worker.request(message, operation="load")
