@@ -18,6 +18,7 @@ from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.admission.work_class import WorkClass
 from synapse_host.errors import EngineCrashed, InvalidRequest
 from synapse_host.hookspecs import BatchPolicy
+from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.supervision.exchange import Exchange
@@ -81,7 +82,8 @@ def model_of_two_row_groups() -> RegisteredModel:
         "max_tokens": 8,
         "vocab_size": 100,
     }
-    return RegisteredModel(**{**empty, **values, "batch": BatchPolicy(2, 100)})  # type: ignore[arg-type]
+    parts = {"engine": EngineIdentity("held-engine", "1"), "batch": BatchPolicy(2, 100)}
+    return RegisteredModel(**{**empty, **values, **parts})  # type: ignore[arg-type]
 
 
 @asynccontextmanager
