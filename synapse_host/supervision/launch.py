@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from synapse_host.framing import FrameTooLarge
-from synapse_host.supervision.socket_stream import SocketStream, WorkerListener
+from synapse_host.supervision.transport import Listener, WorkerStream
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error
 from synapse_host.supervision.worker_process import WorkerProcess
 from synapse_host.supervision.worker_spec import WorkerSpec
@@ -30,7 +30,7 @@ class Launched:
     """A worker ready for its first request."""
 
     process: WorkerProcess
-    stream: SocketStream
+    stream: WorkerStream
     channel: WorkerChannel
     hello: Hello
 
@@ -46,7 +46,7 @@ async def launch(spec: WorkerSpec, tasks: TaskGroup) -> Launched:
     # Fresh per spawn, 16 hexadecimal characters (original facts 1.1): a stale worker can never answer a new host.
     nonce = secrets.token_hex(8)
     try:
-        listener = WorkerListener(spec.socket_path)
+        listener = spec.listen(spec.socket_path)
     except OSError as problem:
         raise _not_spawned(spec, f"cannot listen at {str(spec.socket_path)!r}: {problem}") from problem
     try:
@@ -70,8 +70,8 @@ def _not_spawned(spec: WorkerSpec, message: str) -> Exception:
     return crash_error(fault, worker_id=spec.worker_id, returncode=None, output_tail="")
 
 
-async def _greet(spec: WorkerSpec, nonce: str, listener: WorkerListener, process: WorkerProcess) -> Launched:
-    stream: SocketStream | None = None
+async def _greet(spec: WorkerSpec, nonce: str, listener: Listener, process: WorkerProcess) -> Launched:
+    stream: WorkerStream | None = None
     try:
         stream = await _accept(spec, listener, process)
         channel = WorkerChannel(stream, spec.max_frame)
@@ -89,7 +89,7 @@ async def _greet(spec: WorkerSpec, nonce: str, listener: WorkerListener, process
         raise
 
 
-async def _end(process: WorkerProcess, stream: SocketStream | None, *, own_end: bool) -> None:
+async def _end(process: WorkerProcess, stream: WorkerStream | None, *, own_end: bool) -> None:
     if stream is not None:
         stream.stop()
     with anyio.CancelScope(shield=True):
@@ -98,8 +98,8 @@ async def _end(process: WorkerProcess, stream: SocketStream | None, *, own_end: 
         stream.close()
 
 
-async def _accept(spec: WorkerSpec, listener: WorkerListener, process: WorkerProcess) -> SocketStream:
-    accepted: SocketStream | None = None
+async def _accept(spec: WorkerSpec, listener: Listener, process: WorkerProcess) -> WorkerStream:
+    accepted: WorkerStream | None = None
     with anyio.move_on_after(spec.accept_deadline_s):
         async with anyio.create_task_group() as race:
             race.start_soon(_cancel_at_exit, process, race.cancel_scope)

@@ -11,6 +11,8 @@ from synapse_host.backends.backend_settings import setting_arguments
 from synapse_host.hookspecs import BackendSettings
 from synapse_host.supervision.output_log import OutputLog
 from synapse_host.supervision.silence import SilenceWindows
+from synapse_host.supervision.socket_stream import WorkerListener
+from synapse_host.supervision.transport import Listen
 from synapse_host.worker_protocol.messages import ACCEPT_DEADLINE_S, DEFAULT_MAX_FRAME, HELLO_DEADLINE_S
 
 
@@ -22,7 +24,8 @@ class WorkerSpec:
     is one of an ``engine`` that is never bound. ``command`` replaces the program and its backend argument; ``--socket``
     and ``--nonce`` are appended to it all the same, and so are the operator's ``settings`` of the backend. ``output``
     gets the lines the worker prints. ``stdin`` is a descriptor the worker inherits as its standard input and keeps open
-    as long as it lives, such as that of a lock. Durations are seconds, ``max_frame`` bytes.
+    as long as it lives, such as that of a lock. ``listen`` is the transport. Durations are seconds, ``max_frame`` is
+    bytes.
     """
 
     backend: str
@@ -40,6 +43,7 @@ class WorkerSpec:
     output: OutputLog | None = None
     settings: BackendSettings = field(default_factory=dict)
     stdin: int | None = None
+    listen: Listen = WorkerListener
 
     def command_line(self, nonce: str) -> list[str]:
         """The whole command. ``-P`` keeps files of the working directory from being imported in a module's place."""

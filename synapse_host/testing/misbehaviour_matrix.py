@@ -15,6 +15,8 @@ import anyio
 from synapse_host.errors import SynapseError
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.silence import SilenceWindows
+from synapse_host.supervision.socket_stream import WorkerListener
+from synapse_host.supervision.transport import Listen
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.misbehaviour_cases import LANE_UNLOAD, START, STOP, Case
@@ -108,14 +110,14 @@ class Outcome:
         return f"{ended}, {self.strikes}"
 
 
-async def play_all(asked: Iterable[Case], folder: Path) -> list[Outcome]:
-    """Play every case, each in a folder of its own below ``folder``; the outcomes in the order of the cases."""
+async def play_all(asked: Iterable[Case], folder: Path, listen: Listen = WorkerListener) -> list[Outcome]:
+    """Play every case, over one transport, in a folder of its own below ``folder``; outcomes in the cases' order."""
     outcomes: dict[Case, Outcome] = {}
     turns = anyio.CapacityLimiter(_AT_ONCE)
 
     async def play_in_turn(place: int, case: Case) -> None:
         async with turns:
-            outcomes[case] = await play(case, folder / str(place))
+            outcomes[case] = await play(case, folder / str(place), listen)
 
     asked = list(asked)
     async with anyio.create_task_group() as tasks:
@@ -124,11 +126,12 @@ async def play_all(asked: Iterable[Case], folder: Path) -> list[Outcome]:
     return [outcomes[case] for case in asked]
 
 
-async def play(case: Case, folder: Path) -> Outcome:
+async def play(case: Case, folder: Path, listen: Listen = WorkerListener) -> Outcome:
     """Play one case."""
     try:
         with anyio.fail_after(PATIENCE_S):
-            async with stub_lane(_spec(case, folder), stub_spec(folder)) as stub:
+            specs = [replace(spec, listen=listen) for spec in (_spec(case, folder), stub_spec(folder))]
+            async with stub_lane(*specs) as stub:
                 return await _play(case, stub)
     except Exception as fault:
         return Outcome(case, broken=f"{type(fault).__name__}: {fault}")
