@@ -209,7 +209,7 @@ class Host:
                 self.machine,
                 generation,
             ),
-            LanePausingService(self.pauses, catalog.shelf.fill, generation),
+            LanePausingService(self.pauses, catalog.shelf.fill, generation, self.workers.residency),
             AliasService(
                 self.aliases, self._stores.aliases, self.lanes, settings.aliases.admin_enabled, _now_ms, generation
             ),

@@ -47,6 +47,7 @@ class HostProbes:
         setting = ProbeSetting(
             start_worker=self.start_worker,
             gates=Gates(self.settings.probe.embed_cosine, self.settings.probe.decile_overlap),
+            placement_floor=self.settings.probe.placement_share,
             threads=self.settings.worker.threads,
             os_build=self.os_build,
             module_generation=self.module_generation,

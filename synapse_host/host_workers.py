@@ -76,10 +76,6 @@ class HostWorkers:
         """What the Neural Engine's worker holds; None before there was one."""
         return None if self._neural_engine is None else self._neural_engine.to_wire()
 
-    def shapes_of_lane(self, model_id: str) -> list[dict[str, Any]]:
-        """The shapes a lane has compiled or compiles."""
-        return [] if self._neural_engine is None else self._neural_engine.shapes.shapes_of(model_id)
-
     def _engine_of(self, model: RegisteredModel) -> NeuralEngine:
         if self._neural_engine is None:
             from synapse_host.lanes.neural_engine import NeuralEngine

@@ -104,6 +104,9 @@ class ProbeSettings(Section):
     max_jobs: int = Field(8, ge=1, le=4096, description="Jobs of probe.start in progress at once.")
     embed_cosine: float = Field(0.999, gt=0, le=1, description="Mean cosine to the reference an embed lane needs.")
     decile_overlap: float = Field(0.9, ge=0, le=1, description="Worst-decile rank overlap an embed lane needs.")
+    placement_share: float = Field(
+        0.9, ge=0, le=1, description="Share of operations on the Neural Engine a lane there needs at every shape."
+    )
 
 
 class MicrollmSettings(Section):

@@ -52,8 +52,8 @@ _KNOWN = (
         _APPLE_SILICON,
         built=True,
     ),
-    KnownBackend("ane", "synapse-host-ane", "ane", "ane-direct-worker", "ane", _APPLE_SILICON),
-    KnownBackend("ane-coreml", "synapse-host-ane", "ane", "ane-coreml-worker", "ane", _APPLE_SILICON),
+    KnownBackend("ane", "synapse-host-ane", "ane", "ane-direct-worker", "ane", _APPLE_SILICON, built=True),
+    KnownBackend("ane-coreml", "synapse-host-ane", "ane", "ane-coreml-worker", "ane", _APPLE_SILICON, built=True),
     KnownBackend("cuda", "synapse-host-owned-cuda", "cuda", "owned-cuda", "cuda", ("linux", "win32"), built=True),
     KnownBackend("vulkan", "synapse-host-vulkan", "vulkan", "owned-vulkan", "vulkan", ("linux", "win32"), built=True),
     KnownBackend(

@@ -12,6 +12,7 @@ from typing import Any
 
 from synapse_host.certification.engine_check_run import check_engine
 from synapse_host.certification.ledger import Certification, Performance
+from synapse_host.certification.placement import placement_of
 from synapse_host.certification.probe_setting import REFERENCE_BACKEND, ProbeSetting, Subject
 from synapse_host.certification.score_probe import ScoreSubject
 from synapse_host.certification.text_probe import TextSubject
@@ -19,6 +20,7 @@ from synapse_host.certification.vector_probe import VectorSubject
 from synapse_host.errors import EngineCrashed
 from synapse_host.hookspecs import Task
 from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.neural_engine_models import on_neural_engine
 from synapse_host.lanes.registered_model import RegisteredModel
 
 __all__ = ["REFERENCE_BACKEND", "ProbeSetting", "probe_lane"]
@@ -66,6 +68,11 @@ async def probe_lane(
             await subject.run_magnified()
         speed = None
         missed, evidence = subject.judged()
+        if on_neural_engine(model):
+            tell("placement")
+            placement = await placement_of(lane)
+            missed = [*missed, *placement.missed(setting.placement_floor)]
+            evidence = {**evidence, "placement": {"floor": setting.placement_floor, **placement.to_evidence()}}
         if engine is not None:
             missed, evidence = [*missed, *engine.missed], {**evidence, "engine": engine.evidence}
         if not missed:

@@ -34,6 +34,8 @@ class ProbeSetting:
     module_generation: int
     now_ms: Callable[[], int]
     reference_checks: list[CheckNumbers] = dataclasses.field(default_factory=list)
+    #: Least share of operations on the Neural Engine of a lane there.
+    placement_floor: float = 0.9
 
 
 class Subject(Protocol):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import CheckNumbers
 from synapse_host.lanes.batching import DEFAULT_POLICY, group_rows
+from synapse_host.lanes.neural_engine_models import admits_shapes
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.worker import Worker
@@ -95,7 +96,7 @@ async def _embed(
 ) -> npt.NDArray[np.float32]:
     vectors = np.empty((len(rows), loaded.dims), np.float32)
     numbers = count(1)
-    for group in group_rows([len(row) for row in rows], DEFAULT_POLICY, loaded.buckets):
+    for group in _groups(rows, model, loaded):
         message = EmbedBatchRequest(
             req_id=f"embed-{next(numbers)}",
             model_ref=loaded.model_ref,
@@ -126,7 +127,7 @@ async def _self_check(worker: Worker, model: RegisteredModel, loaded: Loaded) ->
 async def _rerank(worker: Worker, model: RegisteredModel, loaded: Loaded, rows: Sequence[Sequence[int]]) -> Numbers:
     scores = np.empty(len(rows), np.float32)
     numbers = count(1)
-    for group in group_rows([len(row) for row in rows], DEFAULT_POLICY, loaded.buckets):
+    for group in _groups(rows, model, loaded):
         message = RerankSequences(
             req_id=f"rerank-{next(numbers)}",
             model_ref=loaded.model_ref,
@@ -148,6 +149,10 @@ async def _generate(
         assert isinstance(reply, Text)
         made.append(list(reply.generated_token_ids or []))
     return made
+
+
+def _groups(rows: Sequence[Sequence[int]], model: RegisteredModel, loaded: Loaded) -> list[list[int]]:
+    return group_rows([len(row) for row in rows], DEFAULT_POLICY, loaded.buckets, alike=admits_shapes(model))
 
 
 def _joined(rows: Sequence[Sequence[int]], group: Sequence[int]) -> bytes:

@@ -57,8 +57,12 @@ def resume(socket: Socket = None, as_json: Json = False) -> None:
 
 @lanes.command(name="status")
 def lanes_status(socket: Socket = None, as_json: Json = False) -> None:
-    """Show where a pause stands."""
-    _show_pause(_called(socket, "lanes.status"), as_json)
+    """Show where a pause stands, and which shapes the Neural Engine holds."""
+    answer = _called(socket, "lanes.status")
+    if as_json:
+        print_json(answer)
+    else:
+        admission_rendering.show_lanes(answer)
 
 
 @aliases.command()

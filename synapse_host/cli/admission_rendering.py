@@ -39,6 +39,24 @@ def show_admission(answer: Mapping[str, Any]) -> None:
     )
 
 
+def show_lanes(answer: Mapping[str, Any]) -> None:
+    """Where a pause stands, and what the worker of the Neural Engine holds where there was one."""
+    show_pause(answer)
+    held = answer.get("residency")
+    if held is None:
+        return
+    worker = "no worker" if held["worker_pid"] is None else f"worker {held['worker_pid']}"
+    print_text(f"{worker}: {held['executables']} of {held['max_executables']} executables taken")
+    print_table(
+        "Shapes",
+        ("model", "tokens", "state", "executables", "in use by"),
+        [(row["lane_id"], row["shape"], row["state"], row["executables"], row["leases"]) for row in held["shapes"]],
+    )
+    for row in held["compilations"]:
+        outcome = f"failed with {row['error']}" if "error" in row else "compiled"
+        print_text(f"{row['lane_id']}, {row['shape']} tokens: {outcome} in {row['took_ms']} ms")
+
+
 def show_pause(answer: Mapping[str, Any]) -> None:
     """One line, and a second where draining failed."""
     if answer["phase"] == "running":

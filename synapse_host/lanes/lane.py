@@ -89,6 +89,11 @@ class Lane:
         return serving.buckets if serving else None
 
     @property
+    def serving(self) -> Serving:
+        """The worker of a ready lane and what is loaded there; raises ``EngineCrashed`` where it ended."""
+        return self._require_serving()
+
+    @property
     def tokenizer(self) -> ModelTokenizer:
         """The tokenizer of a ready lane."""
         tokenizer = self._require_serving().tokenizer
@@ -118,6 +123,7 @@ class Lane:
             worker_pid=serving.worker.pid if serving else None,
             dims=self.dims,
             pulse=self._upkeep.pulse,
+            resident_shapes=serving.shapes.resident if serving and serving.shapes else None,
         )
 
     @property

@@ -40,6 +40,8 @@ class LaneHealth:
     worker_pid: int | None = None
     dims: int | None = None
     pulse: Pulse | None = None
+    #: The padded lengths that are compiled, where they are compiled one by one.
+    resident_shapes: tuple[int, ...] | None = None
 
     def to_wire(self, now: float) -> dict[str, Any]:
         """The lane's row at ``now``; ages are milliseconds, memory MiB."""
@@ -58,6 +60,7 @@ class LaneHealth:
             "quarantined": self.quarantined,
             "rows_computed": self.rows_computed,
             "recycled": self.recycled,
+            **({} if self.resident_shapes is None else {"resident_shapes": list(self.resident_shapes)}),
         }
 
 

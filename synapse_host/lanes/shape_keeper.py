@@ -163,11 +163,14 @@ class ShapeKeeper:
             + ([] if residency.compiling is None else [self._row(residency.compiling)]),
             "admissions": self.admissions,
             "compilations": [each.to_wire() for each in self.compilations],
+            "inventories": [
+                {"lane_id": name, "shape": shape, **inventory} for (name, shape), inventory in self.inventories.items()
+            ],
         }
 
-    def shapes_of(self, model_id: str) -> list[dict[str, Any]]:
-        """The same rows of one model."""
-        return [row for row in self.to_wire()["shapes"] if row["lane_id"] == model_id]
+    def resident(self, model_ref: str) -> tuple[int, ...]:
+        """The lengths of a model that are compiled, ascending."""
+        return tuple(sorted(shape.length for shape in self.residency.resident if shape.model == model_ref))
 
     # --- carrying out ------------------------------------------------------------------------------------------
 

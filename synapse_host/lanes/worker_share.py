@@ -7,7 +7,11 @@ end of the process is the fault of the share whose request it had in hand, and n
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
+
+import anyio
 
 from synapse_host.errors import EngineCrashed, SynapseError
 from synapse_host.lanes.batching import padded_length
@@ -131,8 +135,10 @@ class WorkerShare:
         self._worker.abandon(exchange)
 
     async def ping(self, req_id: str) -> Pong:
-        """As the worker's; the figures are those of the whole process."""
-        return await self._worker.ping(req_id)
+        """As the worker's; memory is the whole process's, the share on the device this model's own."""
+        pong = await self._worker.ping(req_id)
+        shares = [share for ref, share in (pong.placement_shares or {}).items() if ref in self._model_refs]
+        return replace(pong, placement_share=min(shares, default=None))
 
     async def request(self, message: Message, raw: Buffer | None = None, **options: Any) -> Reply:
         """As the worker's; rows of a model with shapes are computed under the lease of theirs."""
@@ -162,7 +168,15 @@ class WorkerShare:
         """
         if not self._released:
             self._released = True
+            with anyio.move_on_after(drain_s):
+                await self._unload_all()
             await self._let_go(self, drain_s)
+
+    async def _unload_all(self) -> None:
+        """Take out of the worker what nobody took out: it goes on for the others."""
+        for number, model_ref in enumerate(sorted(self._model_refs)):
+            with suppress(EngineCrashed, WorkerRefusal):
+                await self._unloaded(Unload(f"unload-share-{number}", model_ref), {})
 
     async def _loaded(self, message: Load, options: dict[str, Any]) -> Reply:
         self._load = message
@@ -221,6 +235,11 @@ class ModelShapes:
     def __init__(self, keeper: ShapeKeeper, model_ref: str) -> None:
         self._keeper = keeper
         self._model_ref = model_ref
+
+    @property
+    def resident(self) -> tuple[int, ...]:
+        """The lengths that are compiled, ascending."""
+        return self._keeper.resident(self._model_ref)
 
     def lease(self, tokens: int) -> ShapeLease:
         """Ask for the smallest shape that holds ``tokens``."""

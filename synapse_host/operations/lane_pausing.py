@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import StrictInt, StrictStr
 
@@ -38,6 +39,8 @@ class LanePausingService:
     control: PauseControl
     all_lanes: Callable[[], Awaitable[None]]
     module_generation: int
+    #: What the worker of the Neural Engine holds; None before there was one.
+    residency: Callable[[], dict[str, Any] | None] = lambda: None
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -71,7 +74,9 @@ class LanePausingService:
         return self._answer()
 
     def _answer(self) -> Reply:
-        return Reply({"module_generation": self.module_generation, **self.control.status()})
+        residency = self.residency()
+        shown = {} if residency is None else {"residency": residency}
+        return Reply({"module_generation": self.module_generation, **self.control.status(), **shown})
 
 
 def _refuse_unfit(params: LanesPauseParams) -> None:

@@ -73,6 +73,7 @@ class ListingService:
             "recommended_batch": {"rows": model.batch.rows, "token_budget": model.batch.token_budget},
             "bucket_ladder": list(lane.buckets) if lane.buckets else None,
             "dims": lane.dims or None,
+            "resident_shapes": shapes if (shapes := lane.health.resident_shapes) is None else list(shapes),
             "warm_load_cost_hint_ms": performance.cold_load_ms if performance else lane.cold_load_ms,
         }
         if (pause := self.pauses.state.pause) is not None and self.pauses.concerns(model):

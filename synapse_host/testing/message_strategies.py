@@ -63,6 +63,7 @@ LAWFUL: Mapping[str, st.SearchStrategy[Any]] = {
         ),
         max_size=3,
     ),
+    "ShareTable": st.dictionaries(_TEXT, st.floats(0, 1), max_size=3),
     "ShapeTable": st.dictionaries(_TEXT, st.lists(_U64, max_size=3), max_size=3),
 }
 
@@ -95,6 +96,7 @@ SAMPLES: Mapping[str, Any] = {
     "Inventory": {"executables": [_PROGRAM], "cpu_stages": ["pool"]},
     "Checks": [_CHECK],
     "ShapeTable": {"model-1": [128, 256]},
+    "ShareTable": {"model-1": 0.5},
 }
 #: Bytes of the raw frame behind a sampled SELF_CHECKED.
 SELF_CHECKED_BYTES = 4 * _CHECK["rows"] * _CHECK["width"]
@@ -162,6 +164,7 @@ UNLAWFUL: Mapping[str, tuple[Any, ...]] = {
         _CHECK,
         None,
     ),
+    "ShareTable": ({"m": 1.5}, {"m": "0.5"}, {"m": True}, [], None),
     "ShapeTable": ({"m": 128}, {"m": ["128"]}, {"m": [True]}, [], None),
 }
 

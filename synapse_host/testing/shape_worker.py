@@ -43,6 +43,7 @@ from synapse_host.worker_protocol.messages import (
     Load,
     Loaded,
     Message,
+    Pong,
     Unload,
     Unloaded,
     VectorsHeader,
@@ -70,6 +71,8 @@ class HeldShapeWorker:
         self.shapes: dict[str, set[int]] = {}
         self.layers: dict[str, int] = {}
         self.keeps_process = False
+        #: Share of operations on the device by shape, where it is not all.
+        self.share_at: dict[int, float] = {}
         self._queue: deque[Exchange] = deque()
 
     @property
@@ -113,6 +116,12 @@ class HeldShapeWorker:
         if exchange in self._queue and self._queue[0] is not exchange:
             self._queue.remove(exchange)
             exchange.fail(self._crash())
+
+    async def ping(self, req_id: str) -> Pong:
+        shares = {
+            ref: min(self.share_at.get(shape, 1.0) for shape in shapes) for ref, shapes in self.shapes.items() if shapes
+        }
+        return Pong(req_id, 1, len(self.shapes), min(shares.values(), default=None), placement_shares=shares or None)
 
     async def stop(self, **_: Any) -> None:
         if self.fault is None:

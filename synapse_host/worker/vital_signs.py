@@ -10,23 +10,25 @@ from synapse_host.worker_protocol.messages import Ping, Pong
 
 def pong(plugin: Plugin, models: ResidentModels, request: Ping) -> Pong:
     """The answer to ``request``; what a backend does not have is left out."""
+    shares = _placement_shares(plugin, models)
     return Pong(
         request.req_id,
         resident_mebibytes(),
         len(models),
-        _placement_share(plugin, models),
+        min(shares.values(), default=None),
         _buckets(models),
         _resident_shapes(plugin, models),
+        shares or None,
     )
 
 
-def _placement_share(plugin: Plugin, models: ResidentModels) -> float | None:
-    """The lowest share of any loaded model that has one by now: certification gates on it."""
+def _placement_shares(plugin: Plugin, models: ResidentModels) -> dict[str, float]:
+    """The share of each loaded model that has one by now: certification gates on it."""
     if "synapse_placement" not in plugin.operations:
-        return None
+        return {}
     hook = plugin.hook("synapse_placement")
-    shares = [hook(model=resident.model) for resident in models.by_ref.values()]
-    return min((float(share) for share in shares if share is not None), default=None)
+    shares = {model_ref: hook(model=resident.model) for model_ref, resident in models.by_ref.items()}
+    return {model_ref: float(share) for model_ref, share in shares.items() if share is not None}
 
 
 def _buckets(models: ResidentModels) -> list[int] | None:

@@ -142,4 +142,5 @@ FIELD_CHECKS: Mapping[str, FieldCheck] = {
         _list_of(_CHECK), "an array of {kind, subject, label, rows, width, scale, fault}, scale from 0 up"
     ),
     "ShapeTable": FieldCheck(_map_of(_list_of(_is_count)), "an object of arrays of integers"),
+    "ShareTable": FieldCheck(_map_of(_is_share), "an object of numbers from 0 to 1"),
 }

@@ -23,6 +23,7 @@ TokenCounts: TypeAlias = list[dict[str, int]]
 Inventory: TypeAlias = Mapping[str, Any]
 Checks: TypeAlias = list[dict[str, Any]]
 ShapeTable: TypeAlias = Mapping[str, list[int]]
+ShareTable: TypeAlias = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

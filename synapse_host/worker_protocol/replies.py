@@ -14,6 +14,7 @@ from synapse_host.worker_protocol.message import (
     ReqId,
     ShapeTable,
     Share,
+    ShareTable,
 )
 
 
@@ -102,7 +103,11 @@ class Unloaded(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pong(Message):
-    """Answer to PING; ``ane_resident_shapes`` holds the admitted shapes by model reference."""
+    """Answer to PING.
+
+    By model reference, ``ane_resident_shapes`` holds the admitted shapes and ``placement_shares`` the share of
+    operations on the device; ``placement_share`` is the lowest of these.
+    """
 
     TYPE: ClassVar[str] = "PONG"
     req_id: ReqId
@@ -111,6 +116,7 @@ class Pong(Message):
     placement_share: Share | None = None
     buckets: list[int] | None = None
     ane_resident_shapes: ShapeTable | None = None
+    placement_shares: ShareTable | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.shape_residency import Limits
 from synapse_host.testing.shape_calls import Call, asked, served, stepped
 from synapse_host.testing.shape_worker import shape_bench
+from synapse_host.worker_protocol.messages import Load
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +73,7 @@ async def test_a_compilation_goes_on_when_nobody_waits_for_it_any_more() -> None
         call.task.cancel()
         await bench.settle()
         await stepped(bench)
-        assert bench.engine.shapes.shapes_of("gte") == [
+        assert bench.engine.to_wire()["shapes"] == [
             {"lane_id": "gte", "shape": 128, "state": "resident", "executables": 22, "leases": 0}
         ]
 
@@ -217,3 +218,15 @@ async def test_unloading_waits_for_a_compilation_nobody_waits_for() -> None:
         assert asked(bench) == ("ANE_ADMIT_SHAPE", 128)
         await stepped(bench)
         await unload
+
+
+async def test_a_share_that_is_stopped_with_its_model_leaves_the_worker_to_the_others() -> None:
+    async with shape_bench() as bench:
+        await served(bench, "gte", 10)
+        share = await bench.engine.share(bench.lanes["qwen"].model)
+        await share.request(Load("load-1", "/m", "d", "f", {"max_tokens": "28"}))
+        assert len(bench.worker.shapes) == 2
+        await share.stop()
+        assert (len(bench.worker.shapes), bench.worker.alive) == (1, True)
+        assert await served(bench, "gte", 10)
+        assert len(bench.workers) == 1

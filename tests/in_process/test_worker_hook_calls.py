@@ -228,6 +228,7 @@ def test_pong_gathers_all_loaded_models(tmp_path: Path) -> None:
     pong, _ = calls.answer(Ping("p"), None)
     assert isinstance(pong, Pong)
     assert (pong.models_loaded, pong.placement_share, pong.buckets) == (2, 0.25, [16, 32, 64])
+    assert pong.placement_shares == {"model-1": 0.9, "model-2": 0.25}
     assert pong.ane_resident_shapes == {"model-1": [], "model-2": [128]}
     calls.answer(Unload("u", "model-2"), None)
     pong, _ = calls.answer(Ping("p"), None)
@@ -235,10 +236,16 @@ def test_pong_gathers_all_loaded_models(tmp_path: Path) -> None:
     assert (pong.placement_share, pong.ane_resident_shapes) == (0.9, {"model-1": []})
 
 
-@pytest.mark.parametrize("share", [float("nan"), -0.1, 1.5, "much", None])
+@pytest.mark.parametrize("share", [float("nan"), -0.1, 1.5, "much"])
 def test_a_share_that_is_none_is_the_plugins_mistake(share: Any, tmp_path: Path) -> None:
     calls = loaded(PlainPlugin(synapse_placement=lambda **_: share), tmp_path)
     assert refusal(calls, Ping("p")).code == "inference_failed"
+
+
+def test_a_model_of_which_nothing_is_compiled_has_no_share(tmp_path: Path) -> None:
+    pong, _ = loaded(PlainPlugin(synapse_placement=lambda **_: None), tmp_path).answer(Ping("p"), None)
+    assert isinstance(pong, Pong)
+    assert (pong.placement_share, pong.placement_shares) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_an_absent_backend_says_how_to_install_it() -> None:
 
 
 def test_a_planned_backend_is_not_offered_for_installing() -> None:
-    row = row_of_absent(KNOWN_BACKENDS["ane"], "darwin-arm64")
+    row = row_of_absent(replace(KNOWN_BACKENDS["ane"], built=False), "darwin-arm64")
     assert (row.runnable, row.reason, row.reason_detail) == (False, "worker_missing", "backend_not_built")
     assert "planned" in str(row.message)
     assert "pip install" not in str(row.message)
