@@ -68,6 +68,17 @@ KNOWN_BACKENDS = {known.backend: known for known in _KNOWN}
 ENGINE_OWNERS = {known.engine: known.backend for known in _KNOWN}
 
 
+#: Other names by which ``model.load`` knows backends (original facts 2.3).
+ALIASES = {
+    "onnx": "ort",
+    "llama.cpp": "llama",
+    "coreml": "ane",
+    "neural_engine": "ane",
+    "owned": "metal",
+    "owned-decode": "metal-decode",
+}
+
+
 def current_platform() -> str:
     """The platform of this machine as ``<sys.platform>-<processor>``, for example ``linux-x86_64``."""
     return _normal(f"{sys.platform}-{platform.machine()}")

@@ -11,7 +11,7 @@ import anyio.to_thread
 from synapse_host.backends.backend_row import row_of_absent
 from synapse_host.backends.capability import BackendRow, probe_backend
 from synapse_host.backends.discovery import BackendEntry, list_backends
-from synapse_host.backends.known import KNOWN_BACKENDS, current_platform
+from synapse_host.backends.known import ALIASES, KNOWN_BACKENDS, current_platform
 from synapse_host.errors import EXCEPTIONS, BackendUnavailable, InvalidRequest, SynapseError
 from synapse_host.hookspecs import BackendDescription, BackendSettings, Task
 
@@ -63,7 +63,7 @@ class BackendChoice:
 
     async def _entry(self, engine: str) -> BackendEntry:
         entries = await anyio.to_thread.run_sync(list_backends)
-        names = {known.engine: known.backend for known in KNOWN_BACKENDS.values()}
+        names = ALIASES | {known.engine: known.backend for known in KNOWN_BACKENDS.values()}
         backend = names.get(engine, engine)
         for entry in entries:
             if entry.name == backend:

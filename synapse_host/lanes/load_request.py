@@ -27,5 +27,7 @@ class LoadRequest:
     dtype: DType | None
     quant: str
     prompts: TextPrompts = NO_PROMPTS
+    #: The architecture it must be of, where the caller says.
+    family: str | None = None
     #: Of a preload: what it is checked against at load.
     profile: str | None = None

@@ -58,7 +58,7 @@ def prepare_model(
     dtype = _dtype(request.dtype, description)
     outline = read_outline(request, files)
     architecture = outline.architecture
-    _check_family(architecture, description)
+    _check_family(architecture, description, request.family)
     max_tokens = _max_tokens(request, architecture)
     tokenizer_bytes, tokenizer = read_verified(files.tokenizer, *request.tokenizer, limit=LARGEST_TOKENIZER)
     parsed = _tokenizer(request, architecture, tokenizer_bytes, max_tokens)
@@ -147,7 +147,12 @@ def _tokenizer(request: LoadRequest, architecture: Architecture, data: bytes, ma
     return ModelTokenizer.from_json(data, prompts=request.prompts, **limits)
 
 
-def _check_family(architecture: Architecture, description: BackendDescription) -> None:
+def _check_family(architecture: Architecture, description: BackendDescription, asked: str | None) -> None:
+    if asked not in (None, architecture.family):
+        raise InvalidRequest(
+            f"family is {asked!r} and the model's config says {architecture.family!r}; correct it, or leave it out",
+            details={"family": asked, "found": architecture.family},
+        )
     if architecture.family not in description.families:
         raise InvalidRequest(
             f"engine {description.engine!r} does not run family {architecture.family!r}; "

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal
 from urllib.parse import urljoin, urlsplit
 
-from pydantic import Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
+from pydantic import AliasChoices, Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
 
 from synapse_host.downloads.manifest import WantedFile
 from synapse_host.errors import InvalidRequest
@@ -28,6 +28,10 @@ _REPO = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HTTP = ("http://", "https://")
 _NOT_IN_ID = re.compile(r"[^a-z0-9._-]+")
+
+
+#: Other names of the parameter ``task`` (original facts 2.3).
+TASK_ALIASES = ("kind", "capability")
 
 
 class DetailedFile(Params):
@@ -81,12 +85,13 @@ class ModelLoadParams(Params):
     expected_digest: Digest | None = None
     engine: Name
     model_id: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] | None = None
-    task: Task = "embed"
+    task: Annotated[Task, Field(validation_alias=AliasChoices("task", *TASK_ALIASES))] = "embed"
     pooling: Pooling = "mean"
     normalize: StrictBool = True
     max_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] | None = None
     dtype: DType | None = None
     quant: Annotated[StrictStr, Field(max_length=32)] = "none"
+    family: Name | None = None
     prompts: Prompts = Field(default_factory=Prompts)
     pin: StrictBool = False
     request_key: Annotated[StrictStr, Field(max_length=256)] | None = None
@@ -246,6 +251,7 @@ def _request(
         max_tokens=params.max_tokens,
         dtype=params.dtype,
         quant=params.quant,
+        family=params.family,
         prompts=TextPrompts(params.prompts.query, params.prompts.document),
         profile=params.profile if isinstance(params, PreloadParams) else None,
     )

@@ -136,6 +136,11 @@ CASES = {
         refusal("backend_unavailable", "job", "metal", details="catalog_id lane_id backends"),
         params={"engine": "owned-metal"},
     ),
+    "engine of another platform by another name": Case(
+        refusal("backend_unavailable", "job", "metal", details="catalog_id lane_id backends"),
+        params={"engine": "owned"},
+    ),
+    "model of another family": invalid("family found", "'qwen3'", "'bert'", family="qwen3"),
     "engine that is not owned": invalid("engine task", "'engine-of-foreign'", "vouch", engine="foreign"),
     "task the engine does not serve": invalid("engine task", "generate", engine="example-static", task="generate"),
     "family the engine does not run": invalid("engine family", "'bert'", "static", engine="example-static"),

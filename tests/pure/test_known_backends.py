@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from synapse_host.backends.backend_row import row_of_absent
-from synapse_host.backends.known import KNOWN_BACKENDS, current_platform, supports_platform
+from synapse_host.backends.known import ALIASES, KNOWN_BACKENDS, current_platform, supports_platform
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,3 +60,8 @@ def test_an_absent_backend_of_another_platform_says_so_first() -> None:
     assert "darwin-arm64" in str(row.message)
     assert "linux-x86_64" in str(row.message)
     assert "pip install" not in str(row.message)
+
+
+def test_every_other_name_means_a_backend_there_is_or_was() -> None:
+    assert set(ALIASES.values()) - set(KNOWN_BACKENDS) == {"ort"}
+    assert not set(ALIASES) & {name for known in KNOWN_BACKENDS.values() for name in (known.backend, known.engine)}

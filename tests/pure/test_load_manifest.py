@@ -160,3 +160,13 @@ async def test_a_file_that_is_none_is_told_by_its_place_alone(files: Any, said: 
         await registry.dispatch("model.load", {"source": "file", "engine": "cpu", "files": files}, RequestContext(0.0))
     assert refusal.value.message.startswith(f"model.load: {said}")
     assert "; " not in refusal.value.message
+
+
+@pytest.mark.parametrize("name", ["task", "kind", "capability"])
+def test_the_task_has_other_names(name: str) -> None:
+    assert plan(source="file", path="/m", **{name: "rerank"}).request.task == "rerank"
+
+
+def test_two_names_of_the_task_at_once_are_refused() -> None:
+    with pytest.raises(ValidationError, match="kind"):
+        plan(source="file", path="/m", task="embed", kind="rerank")
