@@ -16,6 +16,8 @@ NEWEST = 0.2
 OUTLIER = 3.0
 #: What is left of an estimate that a request was refused for: nothing would ever correct it otherwise.
 DOUBTED = 0.9
+#: Exchanges of a size after which what it takes is known: the first of them then has a sixth of the weight.
+ENOUGH = 8
 
 
 class Costs:
@@ -25,6 +27,8 @@ class Costs:
         self._unknown_ms = unknown_ms
         #: operation -> size class -> milliseconds a token.
         self._rates: dict[str, dict[int, float]] = {}
+        #: operation -> size class -> how many were measured, ``ENOUGH`` at most.
+        self._measured: dict[str, dict[int, int]] = {}
         #: Tokens a generation makes, on average.
         self._generated: float | None = None
 
@@ -35,9 +39,16 @@ class Costs:
             return self._unknown_ms
         return max(FLOOR_MS, rates[_nearest(rates, tokens.bit_length())] * tokens)
 
+    def known(self, operation: str, groups: Iterable[int]) -> bool:
+        """Whether enough exchanges of the sizes of ``groups`` were measured for a refusal to rest on them."""
+        measured = self._measured.get(operation, {})
+        return all(measured.get(tokens.bit_length(), 0) >= ENOUGH for tokens in groups)
+
     def learn(self, operation: str, tokens: int, took_ms: float) -> None:
         """An exchange of so many tokens took ``took_ms``."""
         rates, size = self._rates.setdefault(operation, {}), tokens.bit_length()
+        measured = self._measured.setdefault(operation, {})
+        measured[size] = min(ENOUGH, measured.get(size, 0) + 1)
         rate = took_ms / max(1, tokens)
         known = rates.get(size)
         if known is None:

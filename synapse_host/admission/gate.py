@@ -19,11 +19,15 @@ BYTES_RETRY_MS = 250
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A request's own time: ``deadline_at`` is monotonic seconds, ``deadline_ms`` and ``max_queue_ms`` as asked."""
+    """A request's own time: ``deadline_at`` is monotonic seconds, ``deadline_ms`` and ``max_queue_ms`` as asked.
+
+    ``deadline_named`` is whether the request named the deadline itself.
+    """
 
     deadline_at: float
     deadline_ms: int
     max_queue_ms: int
+    deadline_named: bool = True
 
     def remaining_ms(self, now: float) -> float:
         """Milliseconds left at monotonic time ``now``; may be negative."""
@@ -95,7 +99,13 @@ class Gate:
         # A query that finds its device free is the common case, and the one that must not be held up.
         load = FREE if device.free and len(work.group_ms) == 1 else device.load()
         remaining_ms = budget.remaining_ms(self._clock())
-        decision = decide_time(work, load, max_queue_ms=budget.max_queue_ms, remaining_ms=remaining_ms)
+        decision = decide_time(
+            work,
+            load,
+            max_queue_ms=budget.max_queue_ms,
+            remaining_ms=remaining_ms,
+            deadline_named=budget.deadline_named,
+        )
         if isinstance(decision, Refused):
             raise _time_refusal(decision, budget)
         return decision

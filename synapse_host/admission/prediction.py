@@ -49,10 +49,14 @@ FREE = DeviceLoad(permits=1, free=True, running_ms=(), groups=_NOTHING, waiting_
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a request wants computed: its class, and the estimate of each of its groups in the order they go."""
+    """What a request wants computed: its class, and the estimate of each of its groups in the order they go.
+
+    ``known`` is whether the estimates rest on enough that was measured for a refusal to rest on them.
+    """
 
     work_class: WorkClass
     group_ms: Sequence[float]
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ app.add_typer(job_commands.app, name="jobs")
 
 #: How often bulk verbs send a request again that the host could not take yet (a model still loading, a full queue).
 RETRIES = 20
+#: How long a command waits for one answer: whoever typed it can interrupt it, and would only type it again.
+PATIENCE_MS = 600_000
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text for people.")]
 Socket = Annotated[
@@ -269,7 +271,9 @@ def rerank(
         fail(Exit.USAGE, "no document given; name files or pipe lines into standard input")
     names = [str(file) for file in files] if files else [str(line) for line in range(1, len(documents) + 1)]
     with connected(socket) as client:
-        reply = client.rerank(model, query, documents, retries=RETRIES)
+        reply = client.rerank(
+            model, query, documents, retries=RETRIES, deadline_ms=PATIENCE_MS, max_queue_ms=PATIENCE_MS
+        )
     if as_json:
         print_json(rendering.scores_as_json(names, reply))
     else:
@@ -287,7 +291,9 @@ def generate(
     """Continue a prompt, greedily."""
     text = _whole_input() if prompt == "-" else prompt
     with connected(socket) as client:
-        reply = client.generate(model, text, max_tokens=max_tokens, retries=RETRIES)
+        reply = client.generate(
+            model, text, max_tokens=max_tokens, retries=RETRIES, deadline_ms=PATIENCE_MS, max_queue_ms=PATIENCE_MS
+        )
     if as_json:
         print_json(dataclasses.asdict(reply))
         return
@@ -320,7 +326,14 @@ def search(
     texts = [passage.text for passage in passages]
     with connected(socket) as client, progress_bar("passages") as show:
         reply = client.embed_many(model, texts, on_progress=show, retries=RETRIES)
-        asked = client.embed_query(model, question, required_fingerprint=reply.fingerprint, retries=RETRIES)
+        asked = client.embed_query(
+            model,
+            question,
+            required_fingerprint=reply.fingerprint,
+            retries=RETRIES,
+            deadline_ms=PATIENCE_MS,
+            max_queue_ms=PATIENCE_MS,
+        )
     truncated = [cut.truncated for cut in reply.truncations]
     matches = nearest(asked.vectors[0], passages, reply.vectors, truncated, top)
     if as_json:

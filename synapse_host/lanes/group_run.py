@@ -46,6 +46,8 @@ class GroupPlan:
     tokens: Sequence[int]
     group_ms: Sequence[float]
     wait: ShapeWait = field(default_factory=ShapeWait)
+    #: Whether the estimates rest on enough that was measured for a refusal to rest on them.
+    known: bool = True
 
     def only(self, place: int) -> GroupPlan:
         """The plan of one group alone."""
@@ -55,7 +57,7 @@ class GroupPlan:
     @property
     def work(self) -> Work:
         """What admission has to know."""
-        return Work(self.work_class, self.group_ms)
+        return Work(self.work_class, self.group_ms, self.known)
 
 
 #: Told that the group at a place is over, and how many milliseconds after its turn began; its exchange is settled.

@@ -234,7 +234,9 @@ class Lane:
         buckets, alike = serving.buckets, serving.shapes is not None
         groups = [[0]] if len(counts) == 1 else group_rows(counts, self.model.batch, buckets, alike=alike)
         tokens = [sum(padded_length(counts[index], buckets) for index in group) for group in groups]
-        return GroupPlan(operation, work_class, groups, tokens, [self.costs.ms(operation, number) for number in tokens])
+        costs = self.costs
+        estimates = [costs.ms(operation, number) for number in tokens]
+        return GroupPlan(operation, work_class, groups, tokens, estimates, known=costs.known(operation, tokens))
 
     def compiling(self, plan: GroupPlan) -> SynapseError | None:
         """``shape_compiling`` where the wait the request of ``plan`` is in met a compilation; None where it did not."""
@@ -247,7 +249,8 @@ class Lane:
     def generation_plan(self, max_tokens: int) -> GroupPlan:
         """The one turn a generation of at most ``max_tokens`` takes, and for how long it is expected to."""
         tokens = self.costs.generation_tokens(max_tokens)
-        return GroupPlan("generate", WorkClass.BULK, [[0]], [tokens], [self.costs.ms("generate", tokens)])
+        estimate, known = self.costs.ms("generate", tokens), self.costs.known("generate", [tokens])
+        return GroupPlan("generate", WorkClass.BULK, [[0]], [tokens], [estimate], known=known)
 
     def _planned(self, operation: Grouped, rows: Sequence[Sequence[int]], work: WorkClass | GroupPlan) -> GroupPlan:
         return work if isinstance(work, GroupPlan) else self.plan(operation, [len(row) for row in rows], work)

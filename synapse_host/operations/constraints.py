@@ -58,4 +58,5 @@ class BudgetRule:
         """The budget of one request, counted from its receipt."""
         deadline_ms = constraints.deadline_ms or self.deadline_ms
         queue_ms = self.max_queue_ms if constraints.max_queue_ms is None else constraints.max_queue_ms
-        return Budget(context.received_at + deadline_ms / 1000, deadline_ms, queue_ms)
+        named = constraints.deadline_ms is not None
+        return Budget(context.received_at + deadline_ms / 1000, deadline_ms, queue_ms, named)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from synapse_host.admission.device_turns import DeviceTurns
-from synapse_host.admission.estimates import Costs
+from synapse_host.admission.estimates import ENOUGH, Costs
 from synapse_host.admission.gate import Budget, Gate
 from synapse_host.admission.turn import Turn
 from synapse_host.admission.work_class import WorkClass
@@ -19,23 +19,27 @@ from synapse_host.errors import DeadlineExceeded
 from synapse_host.lanes.group_run import GroupPlan
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_pace import LanePace
-from synapse_host.operations.constraints import BudgetRule
+from synapse_host.operations.constraints import BudgetRule, Constraints
 from synapse_host.operations.lane_door import LaneDoor
+from synapse_host.operations.registry import RequestContext
 from synapse_host.operations.serving import ServingDesk
 
 pytestmark = pytest.mark.anyio
 
 
 def lane() -> Lane:
-    """What a desk sees of a lane that computed 100 tokens in 40 ms."""
+    """What a desk sees of a lane that computed 100 tokens in 40 ms often enough to know it."""
     it = SimpleNamespace(model=SimpleNamespace(model_id="m"), turns=DeviceTurns(), costs=Costs(25.0), pace=LanePace())
-    it.costs.learn("embed", 100, 40.0)
+    it.compiling = lambda plan: None
+    for _ in range(ENOUGH):
+        it.costs.learn("embed", 100, 40.0)
     return cast("Lane", it)
 
 
 def plan(it: Lane, *tokens: int, work_class: WorkClass = WorkClass.INTERACTIVE) -> GroupPlan:
     groups = [[place] for place in range(len(tokens))]
-    return GroupPlan("embed", work_class, groups, tokens, [it.costs.ms("embed", each) for each in tokens])
+    estimates = [it.costs.ms("embed", each) for each in tokens]
+    return GroupPlan("embed", work_class, groups, tokens, estimates, known=it.costs.known("embed", tokens))
 
 
 def desk() -> ServingDesk:
@@ -61,7 +65,8 @@ async def test_a_request_is_judged_by_what_its_lane_was_seen_to_take() -> None:
 
 async def test_refusals_on_an_idle_device_wear_the_estimate_down_until_one_gets_in() -> None:
     it, at = lane(), desk()
-    it.costs.learn("embed", 5000, 90_000.0)
+    for _ in range(ENOUGH):
+        it.costs.learn("embed", 5000, 90_000.0)
     refused = 0
     while True:
         try:
@@ -70,6 +75,23 @@ async def test_refusals_on_an_idle_device_wear_the_estimate_down_until_one_gets_
         except DeadlineExceeded:
             refused += 1
     assert 5 <= refused <= 15
+
+
+async def test_an_idle_device_takes_a_request_that_named_no_deadline_whatever_it_is_expected_to_take() -> None:
+    it, at = lane(), desk()
+    for _ in range(ENOUGH):
+        it.costs.learn("embed", 5000, 90_000.0)
+    constraints, received = Constraints(max_queue_ms=0), RequestContext(time.monotonic())
+    assert await at.computed(it, at.budgets.of(constraints, received), plan(it, 5000), answered) == "computed"
+    named = Constraints(deadline_ms=at.budgets.deadline_ms)
+    with pytest.raises(DeadlineExceeded, match="past its deadline_ms of 1000"):
+        await at.computed(it, at.budgets.of(named, received), plan(it, 5000), answered)
+
+
+async def test_the_first_slow_batch_of_a_cold_machine_refuses_nobody() -> None:
+    it, at = lane(), desk()
+    it.costs.learn("embed", 5000, 90_000.0)
+    assert await at.computed(it, budget(500), plan(it, 5000), answered) == "computed"
 
 
 async def test_a_busy_device_says_nothing_against_an_estimate() -> None:

@@ -156,6 +156,21 @@ def test_more_work_ahead_never_makes_the_start_earlier(more: float, work_class: 
     assert longer.start_ms >= less.start_ms
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_an_idle_device_refuses_by_a_deadline_that_was_named_and_an_estimate_that_is_known(groups: int) -> None:
+    def decided(load: DeviceLoad, *, known: bool, named: bool, remaining_ms: float = 1000.0) -> Prediction | Refused:
+        work = Work(INTERACTIVE, [60_000.0] * groups, known)
+        return decide_time(work, load, max_queue_ms=1e9, remaining_ms=remaining_ms, deadline_named=named)
+
+    assert isinstance(decided(IDLE, known=True, named=True), Refused)
+    for known, named in ((False, True), (True, False), (False, False)):
+        assert isinstance(decided(IDLE, known=known, named=named), Prediction)
+        # Others wait behind a busy device, and its deadline is promised to them.
+        assert isinstance(decided(busy(), known=known, named=named), Refused)
+        # What nothing could meet is refused at once all the same.
+        assert isinstance(decided(IDLE, known=known, named=named, remaining_ms=0.9), Refused)
+
+
 def test_a_longer_text_costs_its_characters_and_each_item_its_overhead() -> None:
     assert request_bytes(["", "abc"]) == 128 + 131
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synapse_host.admission.estimates import DOUBTED, FLOOR_MS, OUTLIER, Costs
+from synapse_host.admission.estimates import DOUBTED, ENOUGH, FLOOR_MS, OUTLIER, Costs
 
 SIZES = st.integers(1, 8192)
 
@@ -64,6 +64,18 @@ def test_an_estimate_that_only_refuses_is_doubted_until_it_lets_one_in() -> None
         refusals += 1
     assert refusals == pytest.approx(7, abs=1)
     assert 0 < DOUBTED < 1
+
+
+def test_what_a_size_takes_is_known_once_enough_of_it_was_measured() -> None:
+    costs = Costs(25.0)
+    for measured in range(ENOUGH):
+        assert not costs.known("embed", [100]), measured
+        costs.learn("embed", 100, 50.0)
+    assert costs.known("embed", [100, 127])
+    assert not costs.known("embed", [100, 128]), "the nearest size is a guess"
+    assert not costs.known("rerank", [100])
+    costs.learn_generation(40, 800.0)
+    assert not costs.known("generate", [40])
 
 
 def test_doubting_what_was_never_seen_changes_nothing() -> None:
