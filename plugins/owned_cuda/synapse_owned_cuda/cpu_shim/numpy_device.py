@@ -15,7 +15,10 @@ from synapse_owned_cuda.device import Argument, Array
 
 
 class NumpyDevice:
-    """The device of a machine without one. New arrays are full of NaN, so what no kernel wrote shows."""
+    """The device of a machine without one. New arrays are full of NaN, so what no kernel wrote shows.
+
+    ``launches`` are kernels with grid and block, and products, as ``product`` with rows and columns.
+    """
 
     def __init__(self, cpu: CpuDevice) -> None:
         self._cpu = cpu
@@ -35,6 +38,7 @@ class NumpyDevice:
     def product(self, x: Array, w: Array) -> Array:
         assert x.dtype == w.dtype, f"a product of {x.dtype} and {w.dtype}"
         assert (x.ndim, w.ndim) == (2, 2), f"a product of {x.shape} and {w.shape}: CuPy makes a batch of it"
+        self.launches.append(("product", (x.shape[0], w.shape[0]), 0))
         wide: Any = np.matmul(x.astype(np.float32), w.astype(np.float32).T)
         return wide.astype(x.dtype)
 
