@@ -1,4 +1,4 @@
-"""Numbers of a file's header that make llama.cpp end its process, or never come back. Pure.
+"""Numbers and tensor types of a file's header that make llama.cpp end its process, or never come back. Pure.
 
 The engine reads them after it opened the file and holds them against each other by assertions; what it answers with
 an error of its own is left to it, a value of another type among that. Source of the rules: llama.cpp's reading of
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from synapse_host.model_files.gguf_cursor import GgufFault
-from synapse_host.model_files.gguf_header import ArrayOf
+from synapse_host.model_files.gguf_header import ArrayOf, GgufTensor
 from synapse_host.model_files.gguf_model import GgufModel
 from synapse_llama_worker.architectures import GENERATING
 
@@ -28,6 +28,27 @@ _ROTATE_WHOLE_HEADS = frozenset({"llama", "qwen2", "qwen3"})
 _ONE_HEAD_LENGTH = _ROTATE_WHOLE_HEADS | {"bert"}
 
 
+#: Tensor types the format has and no served architecture computes with: integers, doubles, and the two quantisations
+#: (Q8_1 and Q8_K) that the engine makes of rows while it multiplies.
+_NO_WEIGHTS = frozenset({9, 15, 24, 25, 26, 27, 28})
+_F32 = 0
+
+
+def check_types(tensors: Mapping[str, GgufTensor]) -> None:
+    """Raise ``GgufFault`` for a tensor of a type the engine has no operator for: it would read it as another one.
+
+    What is multiplied with or added to a row as it is must be whole; matrices may be of any quantisation.
+    """
+    for name, tensor in tensors.items():
+        vector = len(tensor.dims) <= 1 or name.endswith(("norm.weight", ".bias"))
+        if tensor.kind in _NO_WEIGHTS or (vector and tensor.kind != _F32):
+            wanted = "32-bit floats" if vector else "floats or a quantisation of them"
+            raise GgufFault(
+                f"tensor {name!r:.80} has type {tensor.kind}, and must have {wanted}; "
+                "use the file published with the model"
+            )
+
+
 def check_numbers(values: Mapping[str, Any], model: GgufModel) -> None:
     """Raise ``GgufFault`` for a header the engine would not survive; ``model`` was read from the same ``values``."""
     numbers = _Numbers(values, model.architecture)
@@ -37,6 +58,8 @@ def check_numbers(values: Mapping[str, Any], model: GgufModel) -> None:
     _check_heads(numbers, model)
     _check_window(numbers, model.block_count)
     numbers.at_most("nextn_predict_layers", model.block_count - 1)
+    # Outputs are read at this width, whatever the last tensor has.
+    numbers.at_most("embedding_length_out", model.embedding_length)
 
 
 class _Numbers:

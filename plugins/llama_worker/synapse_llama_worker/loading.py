@@ -13,7 +13,7 @@ from synapse_host.model_files.gguf_cursor import GgufFault
 from synapse_host.model_files.gguf_header import read_gguf_header
 from synapse_host.model_files.gguf_model import GgufModel, gguf_model
 from synapse_llama_worker.architectures import ENCODING
-from synapse_llama_worker.contradictions import check_numbers
+from synapse_llama_worker.contradictions import check_numbers, check_types
 from synapse_llama_worker.library import forget_errors, last_errors, open_library
 from synapse_llama_worker.model import Facts, LlamaModel
 
@@ -53,6 +53,7 @@ def _read_header(spec: LoadSpec) -> GgufModel:
         header = read_gguf_header(spec.artifact_fd, os.fstat(spec.artifact_fd).st_size)
         file = gguf_model(header)
         check_numbers(header.values, file)
+        check_types(header.tensors)
         return file
     except GgufFault as fault:
         raise PluginError("artifact_invalid", f"{spec.artifact_path}: {fault}") from fault

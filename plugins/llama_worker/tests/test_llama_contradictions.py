@@ -1,8 +1,10 @@
-"""Numbers that contradict each other are refused from the header: the engine would end its process, or never answer."""
+"""Numbers and types that contradict each other are refused from the header: the engine would end, or never answer."""
 
 from __future__ import annotations
 
 import json
+import re
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from synapse_llama_worker import loading, plugin
-from synapse_llama_worker.contradictions import check_numbers
+from synapse_llama_worker.contradictions import check_numbers, check_types
 
 from synapse_host.hookspecs import PluginError
-from synapse_host.model_files.gguf_header import ArrayOf
+from synapse_host.model_files.gguf_header import ArrayOf, GgufTensor
 from synapse_host.model_files.gguf_model import GgufModel
-from synapse_host.testing.gguf_file import write_gguf
+from synapse_host.testing.gguf_file import text, write_gguf
 from synapse_host.testing.gguf_runs import Reports, loaded_gguf
 from synapse_host.testing.tiny_gguf import TinyDecoder
 
@@ -31,6 +33,7 @@ LETHAL: dict[str, dict[str, list[Any]]] = {
         "attention.head_count": [[0], [3]],
         "attention.head_count_kv": [[0], [3]],
         "nextn_predict_layers": [2],
+        "embedding_length_out": [127],
     },
     "qwen2": {"rope.dimension_count": [4], "attention.value_length": [4]},
     "qwen3": {"rope.dimension_count": [0, 4], "attention.key_length": [4]},
@@ -76,6 +79,45 @@ def test_what_is_no_contradiction_is_served(tmp_path: Path, name: str, changes: 
     with loaded_gguf(plugin, tmp_path / "m.gguf", name, "generate", 32) as model:
         made = plugin.synapse_generate(model, np.array([5], np.int32), {"max_tokens": 2}, Reports())
     assert made.n_prompt == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("blk.0.attn_q.weight", 9, "has type 9, and must have floats"),
+        ("blk.0.attn_q.weight", 15, "has type 15, and must have floats"),
+        ("token_embd.weight", 26, "has type 26, and must have floats"),
+        ("output_norm.weight", 1, "has type 1, and must have 32-bit floats"),
+        ("blk.0.attn_q.bias", 30, "has type 30, and must have 32-bit floats"),
+    ],
+)
+def test_types_the_engine_has_no_operator_for_are_refused(name: str, kind: int, said: str) -> None:
+    dims = (256,) if name == "output_norm.weight" else (256, 1)
+    with pytest.raises(ValueError, match=rf"tensor '{re.escape(name)}' {said}.*; use the file published"):
+        check_types({name: GgufTensor(kind, dims, 0, 64)})
+
+
+def test_matrices_may_be_of_any_quantisation_and_a_vector_is_whole() -> None:
+    served = {f"blk.{kind}.attn_q.weight": GgufTensor(kind, (256, 1), 0, 64) for kind in (0, 1, 2, 8, 12, 20, 30, 39)}
+    check_types({**served, "output_norm.weight": GgufTensor(0, (256,), 0, 1024)})
+
+
+def test_a_file_of_such_a_type_is_refused_before_the_engine_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "open_library", lambda: pytest.fail("the engine was opened"))
+    file = tmp_path / "m.gguf"
+    write_gguf(file, TINY.values(), TINY.tensors())
+    entry = text("blk.0.attn_q.weight") + struct.pack("<IQQ", 2, 32, 32)
+    data = file.read_bytes()
+    file.write_bytes(data.replace(entry + struct.pack("<I", 0), entry + struct.pack("<I", 26)))
+    assert file.read_bytes() != data
+    with (
+        pytest.raises(PluginError, match="has type 26") as refusal,
+        loaded_gguf(plugin, file, "llama", "generate", 32),
+    ):
+        pass
+    assert refusal.value.code == "artifact_invalid"
 
 
 @pytest.mark.parametrize(
