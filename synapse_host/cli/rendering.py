@@ -31,11 +31,18 @@ def show_backends(rows: Sequence[Mapping[str, Any]]) -> None:
                 row["engine"],
                 _yes_no(row["runnable"]),
                 row["reason_detail"] or row["reason"],
-                row["message"],
+                row["message"] or _computes(row),
             )
             for row in rows
         ],
     )
+
+
+def _computes(row: Mapping[str, Any]) -> str:
+    """What a backend that runs is good for: its model families, or that its numbers are checked against nothing."""
+    if row["owned"] is False:
+        return "not an owned engine: serves neither embed nor rerank"
+    return ", ".join(row["families"])
 
 
 def show_findings(findings: Sequence[Finding]) -> None:

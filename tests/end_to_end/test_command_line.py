@@ -16,7 +16,7 @@ from synapse_host.testing.running_host import RunningHost
 
 BACKEND_KEYS = {
     "backend", "engine", "engine_version", "build_flags", "tasks", "dtypes", "device_class", "extra", "runnable",
-    "reason", "reason_detail", "message", "required", "observed",
+    "reason", "owned", "families", "reason_detail", "message", "required", "observed",
 }  # fmt: skip
 LOAD_KEYS = {"job_id", "request_key", "state", "model_id", "fingerprint", "module_generation"}
 OUTCOME_KEYS = {

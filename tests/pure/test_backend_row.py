@@ -98,8 +98,9 @@ def test_a_backend_that_excludes_this_platform_does_not_run_although_its_probe_i
 
 def test_json_rows_have_every_key_of_the_contract() -> None:
     good, bad = rows_as_json([row(outcome(RUNNABLE, 0)), row(ChildOutcome("exited", 7, b"", ""))])
-    keys = "backend engine engine_version build_flags tasks dtypes device_class extra runnable reason reason_detail"
-    assert list(good) == list(bad) == [*keys.split(), "message", "required", "observed"]
+    keys = "backend engine engine_version build_flags owned tasks families dtypes device_class extra runnable reason"
+    assert list(good) == list(bad) == [*keys.split(), "reason_detail", "message", "required", "observed"]
+    assert (good["owned"], good["families"], bad["owned"], bad["families"]) == (False, ["bert"], None, [])
     assert (good["engine"], good["dtypes"], good["observed"]) == ("my-engine", ["bf16", "f32"], {"cores": 2})
     assert (bad["engine"], bad["dtypes"], bad["observed"]) == (None, [], {})
 
