@@ -15,11 +15,15 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import ConnectionLost, HostUnreachable
 from synapse_host.errors import SynapseError
 from synapse_host.store.upkeep import faults_of, installed_files
-from synapse_host.testing.catalog_hub import host_of, hub_of
+from synapse_host.testing.catalog_hub import host_of, hub_of, path_on
+from synapse_host.testing.file_server import Plan
 from synapse_host.testing.tiny_catalog import EMBED, OTHER, write_tiny_catalog
 
 #: Longer than a download and a removal of the tiny models take together.
 LONGEST_LIFE_S = 0.4
+#: Lives that end in the middle of a transfer; the others come and go until then.
+SHARE_STALLED = 0.6
+FILES = ("model.safetensors", "tokenizer.json", "config.json")
 
 
 def killed_while_downloading(folder: Path, kills: int, seed: int) -> dict[str, Any]:
@@ -33,13 +37,17 @@ def killed_while_downloading(folder: Path, kills: int, seed: int) -> dict[str, A
         for _ in range(kills):
             host, stop, begun = host_of(home, catalog, hub).start(), threading.Event(), threading.Event()
             found.update(_in_order(host.client(), home))
+            if moments.random() < SHARE_STALLED:
+                begun = hub.stalled
+                hub.plan(path_on(catalog, EMBED, moments.choice(FILES)), Plan(stall_after=100))
             working = threading.Thread(target=_come_and_go, args=(host.socket, begun, stop))
             working.start()
-            begun.wait(60)
+            assert begun.wait(60), "nothing was begun"
             time.sleep(moments.uniform(0.0, LONGEST_LIFE_S))  # the moment of the kill, not a wait for anything
             host.kill()
             stop.set()
             working.join(60)
+            hub.stalled.clear()
         with host_of(home, catalog, hub) as last, last.client() as client:
             for name in (EMBED, OTHER):
                 assert client.wait_for_download(client.models_download(name)["job_id"])["state"] == "committed"
@@ -53,15 +61,13 @@ def _come_and_go(socket: Path, begun: threading.Event, stop: threading.Event) ->
         with Client.connect(socket) as client:
             while not stop.is_set():
                 jobs = [client.models_download(name)["job_id"] for name in (EMBED, OTHER)]
-                begun.set()
                 for job_id in jobs:
                     client.wait_for_download(job_id)
+                begun.set()
                 client.models_remove(EMBED)
                 client.call("cache.gc", {"grace_ms": 0})
     except (ConnectionLost, HostUnreachable, SynapseError):
         return
-    finally:
-        begun.set()
 
 
 def _in_order(client: Client, home: Path) -> list[str]:
