@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 from anyio.abc import TaskGroup
 
 from synapse_host.admission.device_turns import Devices
+from synapse_host.errors import EngineCrashed
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.neural_engine_models import admits_shapes, on_neural_engine
 from synapse_host.lanes.pausing import PauseControl
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.worker_errors import other_package
 from synapse_host.settings import Settings
 from synapse_host.socket_paths import worker_socket_path
 from synapse_host.supervision.output_log import OutputLog
@@ -96,11 +98,17 @@ class HostWorkers:
             max_frame=settings.server.max_frame,
             expected_manifest=model.manifest_digest,
             expected_kernel=model.kernel_revision,
+            expected_flags=model.engine.reported_flags,
             output=self._output,
             settings=settings.of_backends.get(model.backend, {}),
             stdin=stdin,
         )
-        worker = await Worker.start(spec, self._tasks)
+        try:
+            worker = await Worker.start(spec, self._tasks)
+        except EngineCrashed as crash:
+            if other_package(crash):
+                self._backends.doubt(model.backend)
+            raise
         if stdin is not None:
             self._lock.inherited(worker.exited.is_set)
         return worker

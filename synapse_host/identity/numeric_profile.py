@@ -32,6 +32,11 @@ class EngineIdentity:
     version: str
     build_flags: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def reported_flags(self) -> Mapping[str, str]:
+        """The flags its worker reports itself; the precision is the lane's."""
+        return {name: value for name, value in self.build_flags.items() if name != "precision"}
+
     def as_json(self) -> dict[str, Any]:
         """The JSON object, flags sorted by name."""
         return {"engine": self.engine, "version": self.version, "build_flags": dict(sorted(self.build_flags.items()))}

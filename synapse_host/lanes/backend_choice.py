@@ -30,6 +30,11 @@ class BackendChoice:
     def __init__(self, cache_dir: Path, settings: Mapping[str, BackendSettings] = MappingProxyType({})) -> None:
         self._cache_dir = cache_dir
         self._settings = settings
+        self._doubted: set[str] = set()
+
+    def doubt(self, backend: str) -> None:
+        """Ask the machine about ``backend`` before the next load: a worker said another thing than its evidence."""
+        self._doubted.add(backend)
 
     async def for_loading(self, engine: str, task: Task) -> BackendDescription:
         """The description of the backend that ``engine`` names, by backend id or by engine name.
@@ -41,7 +46,8 @@ class BackendChoice:
 
         """
         entry = await self._entry(engine)
-        row = await self._probe(entry)
+        row = await self._probe(entry, refresh=entry.name in self._doubted)
+        self._doubted.discard(entry.name)
         if not row.runnable:
             # A refusal may be out of date: a driver installed since, a machine that was busy.
             row = await self._probe(entry, refresh=True)

@@ -65,6 +65,11 @@ def is_strike(error: SynapseError) -> bool:
     return isinstance(error, EngineCrashed) and is_strike_fault(details.get("reason"), details.get("handshake_code"))
 
 
+def other_package(error: SynapseError) -> bool:
+    """Whether ``error`` is a worker that is not what the model was registered with: other kernels, another driver."""
+    return (error.details or {}).get("handshake_code") in _OTHER_PACKAGE
+
+
 def is_strike_fault(reason: str | None, handshake_code: str | None) -> bool:
     """Whether a worker that ended for ``reason``, at a HELLO refused with that code, is a strike against its lane."""
     return reason in _STRIKES and handshake_code not in _OTHER_PACKAGE

@@ -17,7 +17,7 @@ from synapse_host.supervision.transport import Listener, WorkerStream
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error
 from synapse_host.supervision.worker_process import WorkerProcess
 from synapse_host.supervision.worker_spec import WorkerSpec
-from synapse_host.worker_protocol.binding import bound_expectations
+from synapse_host.worker_protocol.binding import NEVER_BOUND, bound_expectations
 from synapse_host.worker_protocol.channel import ChannelClosed, WorkerChannel
 from synapse_host.worker_protocol.codec import encode
 from synapse_host.worker_protocol.faults import HandshakeRefused, ProtocolFault
@@ -141,7 +141,12 @@ async def _exchange_hello(spec: WorkerSpec, nonce: str, channel: WorkerChannel) 
         raise WorkerFault("handshake_timeout", f"the worker sent no HELLO within {spec.hello_deadline_s} s")
     manifest, kernel = bound_expectations(spec.engine, spec.expected_manifest, spec.expected_kernel)
     hello, ack = check_hello(
-        payload, nonce=nonce, host_max_frame=spec.max_frame, expected_manifest=manifest, expected_kernel=kernel
+        payload,
+        nonce=nonce,
+        host_max_frame=spec.max_frame,
+        expected_manifest=manifest,
+        expected_kernel=kernel,
+        expected_flags=None if spec.engine in NEVER_BOUND else spec.expected_flags,
     )
     if channel.pending_bytes:
         raise ProtocolFault(f"the worker sent {channel.pending_bytes} bytes more before HELLO_ACK")

@@ -35,6 +35,7 @@ class WorkerSpec:
     engine: str | None = None
     expected_manifest: str | None = None
     expected_kernel: str | None = None
+    expected_flags: Mapping[str, str] = field(default_factory=dict)
     accept_deadline_s: float = ACCEPT_DEADLINE_S
     hello_deadline_s: float = HELLO_DEADLINE_S
     command: Sequence[str] | None = None

@@ -17,11 +17,13 @@ def check_hello(
     host_max_frame: int,
     expected_manifest: str | None,
     expected_kernel: str | None,
+    expected_flags: Mapping[str, str] | None = None,
 ) -> tuple[Hello, HelloAck]:
     """The accepted HELLO and the answer to it, whose ``max_frame`` is the smaller of both sides'.
 
     The version is judged before anything else, so that a worker of another version is refused as that. An
-    expectation of None is not checked; a worker that leaves an expected value out does not match it.
+    expectation of None is not checked; a worker that leaves an expected value out does not match it. Of the build flags
+    those that are expected must be equal; what a worker says beside them is not looked at.
 
     Raises:
         HandshakeRefused: with the code of the first rule the frame breaks.
@@ -37,6 +39,8 @@ def check_hello(
         )
     _check_bound("manifest_mismatch", "manifest_digest", hello.manifest_digest, expected_manifest)
     _check_bound("kernel_revision_mismatch", "kernel_revision", hello.kernel_revision, expected_kernel)
+    for name, value in (expected_flags or {}).items():
+        _check_flag(name, hello.engine["build_flags"].get(name), value)
     return hello, HelloAck(PROTOCOL_VERSION, accept=True, max_frame=min(host_max_frame, hello.max_frame))
 
 
@@ -67,6 +71,18 @@ def _read_fields(wire: Mapping[str, Any]) -> Hello:
             "malformed_hello", f"HELLO max_frame {hello.max_frame} is below the least of {SMALLEST_MAX_FRAME} bytes"
         )
     return hello
+
+
+def _check_flag(name: str, actual: str | None, expected: str) -> None:
+    """Numbers depend on these flags: a device, its driver, a library."""
+    if actual != expected:
+        raise HandshakeRefused(
+            "kernel_revision_mismatch",
+            f"HELLO build flag {name} is {codec.shown(actual)}, expected is {expected!r}; what the engine runs on "
+            "changed after the model was registered: load the model again and probe it under its new identity",
+            expected=f"{name}={expected}",
+            actual=f"{name}={actual}",
+        )
 
 
 def _check_bound(code: str, field: str, actual: str | None, expected: str | None) -> None:

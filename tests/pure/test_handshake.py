@@ -75,6 +75,36 @@ def test_another_kernel_revision_is_refused(value: Any) -> None:
     assert refused.value.code == "kernel_revision_mismatch"
 
 
+FLAGS = {"device": "Card", "driver": "1.0"}
+
+
+def _check_flags(told: dict[str, str], expected: dict[str, str]) -> Any:
+    wire = {**HELLO, "engine": {"engine": "owned-vulkan", "version": "1", "build_flags": told}}
+    return check_hello(
+        json.dumps(wire).encode(),
+        nonce=NONCE,
+        host_max_frame=1 << 26,
+        expected_manifest=None,
+        expected_kernel=None,
+        expected_flags=expected,
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "actual"), [({**FLAGS, "driver": "1.1"}, "driver=1.1"), ({"device": "Card"}, "driver=None")]
+)
+def test_another_driver_is_refused_by_the_name_of_its_flag(told: dict[str, str], actual: str) -> None:
+    with pytest.raises(HandshakeRefused, match="build flag driver") as refused:
+        _check_flags(told, FLAGS)
+    assert refused.value.code == "kernel_revision_mismatch"
+    assert (refused.value.expected, refused.value.actual) == ("driver=1.0", actual)
+
+
+def test_flags_beside_the_expected_ones_are_the_workers_own_business() -> None:
+    assert _check_flags({**FLAGS, "more": "x"}, FLAGS)[1].accept
+    assert _check_flags(FLAGS, {})[1].accept
+
+
 def test_without_expectation_nothing_is_compared() -> None:
     hello, _ = _check({"manifest_digest": "zz", "kernel_revision": ...})
     assert hello.kernel_revision is None

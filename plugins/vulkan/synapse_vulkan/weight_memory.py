@@ -185,7 +185,8 @@ class WeightMemory:
     def _place(self, size: int) -> tuple[Buffer, int]:
         needed = aligned(size)
         if needed > self._room:
-            self._blocks.append(self._device.device_buffer(max(needed, BLOCK_BYTES)))
+            block_bytes = min(BLOCK_BYTES, self._device.facts.limits.allocation_bytes)
+            self._blocks.append(self._device.device_buffer(max(needed, block_bytes)))
             self._room = self._blocks[-1].size
         block = self._blocks[-1]
         offset = block.size - self._room

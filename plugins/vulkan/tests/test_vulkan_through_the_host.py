@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 from synapse_vulkan.evidence import read_machine
 
 from synapse_host.client.blocking_client import Client
-from synapse_host.errors import BackendUnavailable
+from synapse_host.errors import BackendUnavailable, EngineCrashed
 from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.running_host import RunningHost, load_model, python_path
 from synapse_host.testing.tiny_models import TinyBert, write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vulkan_device")]
@@ -53,6 +54,43 @@ def test_the_identity_names_the_device(client: Client) -> None:
     assert flags["device"] == chosen.name
     assert flags["driver"] == chosen.driver
     assert flags.get("software_device") == ("true" if chosen.kind == "software" else None)
+
+
+#: A driver that names itself with what the environment says behind.
+OTHER_DRIVER = textwrap.dedent(
+    """
+    import os
+    from synapse_vulkan import instance
+
+    def _driver(handle, properties, told=instance._driver):
+        return told(handle, properties) + os.environ["UPDATED_TO"]
+
+    instance._driver = _driver
+    """
+)
+
+
+def test_an_updated_driver_never_answers_under_the_fingerprint_of_the_old_one(tmp_path: Path) -> None:
+    tiny, site = tmp_path / "tiny", tmp_path / "site"
+    tiny.mkdir()
+    site.mkdir()
+    write_model(tiny, TINY)
+    (site / "sitecustomize.py").write_text(OTHER_DRIVER)
+    fingerprints = []
+    for number in ("", " 25.1"):
+        environment = {**ALLOWED, **python_path(site), "UPDATED_TO": number}
+        with RunningHost(tmp_path / "home", environment) as running, running.client() as client:
+            if number:
+                with pytest.raises(EngineCrashed, match="build flag driver") as refused:
+                    client.embed_query("tiny", "x", retries=5)
+                assert refused.value.details is not None
+                assert refused.value.details["actual"].endswith(number)
+                assert client.call("admission.status")["health"]["lanes"][0]["strikes"] == 0
+            load_model(client, tiny, engine="vulkan", model_id="tiny")
+            reply = client.embed_query("tiny", "x", retries=5)
+            fingerprints.append(reply.fingerprint)
+            assert reply.provenance["engine"]["build_flags"]["driver"].endswith(number)
+    assert fingerprints[0] != fingerprints[1]
 
 
 def test_a_text_has_the_same_bits_alone_and_in_a_batch(client: Client) -> None:
