@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from synapse_host.cli import admission_rendering
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.host_connection import connected
-from synapse_host.cli.output import fail, print_json
+from synapse_host.cli.output import fail, print_json, warn
+
+if TYPE_CHECKING:
+    from synapse_host.client.blocking_client import Client
 
 admission = typer.Typer(name="admission", help="Look at what is admitted.", no_args_is_help=True)
 lanes = typer.Typer(name="lanes", help="Pause the models of the Neural Engine.", no_args_is_help=True)
@@ -21,10 +25,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Socket = Annotated[
     Path | None, typer.Option("--socket", help="Socket of the host; default: the one of this user's settings.")
 ]
-Fingerprint = Annotated[str, typer.Argument(help="A fingerprint of models.list.")]
+Fingerprint = Annotated[str, typer.Argument(help="A fingerprint, as of synapse-host list --json.")]
 Evidence = Annotated[str | None, typer.Option("--evidence", help="Why: one JSON object.")]
 
 MINUTE_MS = 60_000
+#: The longest pause there is (wire contract, lanes.pause).
+MOST_MINUTES = 120
 
 
 @admission.command()
@@ -45,7 +51,11 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Let the models of the Neural Engine leave it for a while."""
-    params = {"scope": "neural_engine", "duration_ms": round(minutes * MINUTE_MS), "reason": reason}
+    if not 0 < minutes <= MOST_MINUTES:
+        fail(Exit.USAGE, f"--minutes {minutes:g} is not above 0 and at most {MOST_MINUTES}; give one that is")
+    if not reason.strip():
+        fail(Exit.USAGE, "--reason is blank; whoever is refused meanwhile reads it, so say one")
+    params = {"scope": "neural_engine", "duration_ms": max(1, round(minutes * MINUTE_MS)), "reason": reason}
     _show_pause(_called(socket, "lanes.pause", params), as_json)
 
 
@@ -73,7 +83,9 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check whether an index of several identities holds one vector space; status 1 where it does not."""
-    answer = _called(socket, "aliases.check_index", {"index_fingerprint": index, "provenance_set": provenance})
+    with connected(socket) as client:
+        answer = client.call("aliases.check_index", {"index_fingerprint": index, "provenance_set": provenance})
+        _warn_of_strangers(client, [index, *provenance])
     if as_json:
         print_json(answer)
     else:
@@ -100,11 +112,27 @@ def retract(
 
 def _change(socket: Path | None, method: str, left: str, right: str, evidence: str | None, as_json: bool) -> None:
     params = {"left": left, "right": right, "evidence": _object(evidence)}
-    answer = _called(socket, method, params)
+    with connected(socket) as client:
+        _warn_of_strangers(client, [left, right])
+        answer = client.call(method, params)
     if as_json:
         print_json(answer)
     else:
         admission_rendering.show_change(answer)
+
+
+def _warn_of_strangers(client: Client, fingerprints: Sequence[str]) -> None:
+    """Say which of ``fingerprints`` mean nothing to this host: as often as not they are mistyped."""
+    listed = client.models_list()
+    known = {fingerprint for row in listed["models"] for fingerprint in row["fingerprints"]}
+    known |= {row[name] for row in listed["alias_rows"] for name in ("fingerprint_a", "fingerprint_b")}
+    known |= {row["fingerprint"] for entry in client.models_catalog()["models"] for row in entry["backends"]}
+    for stranger in dict.fromkeys(fingerprints):
+        if stranger not in known:
+            warn(
+                f"{stranger!r} is the fingerprint of no model here and stands in no alias; see them with: "
+                "synapse-host list --json"
+            )
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -50,6 +50,10 @@ def pin(
         params["digest"] = content
     else:
         params["source_url"] = content if "://" in content else str(Path(content).absolute())
+    if expected is not None and not re.fullmatch("(sha256:)?[0-9a-f]{64}", expected):
+        fail(Exit.USAGE, f"--digest {expected!r:.100} is no SHA-256; give 64 hex digits in lower case")
+    if expected is not None and "digest" in params:
+        fail(Exit.USAGE, "--digest is for a file or an address; content that is named by its digest has no other")
     if expected is not None:
         params["expected_digest"] = expected
     with connected(socket) as client:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import typer
 
+from synapse_host.cli.command_words import in_commands_words, operation_as_command
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, JobCancelled, ReplyMismatch
 from synapse_host.errors import SettingsInvalid, SynapseError
@@ -105,10 +106,11 @@ def _explained(refusal: SynapseError) -> str:
 
     A detail without a value says nothing to a person and is left out.
     """
-    lines = [f"{refusal.code}: {refusal.message}"]
+    message = in_commands_words(refusal.message)
+    lines = [f"{refusal.code}: {message}"]
     for name, value in (refusal.details or {}).items():
-        shown = _as_json(value)
-        if value is not None and shown.strip('"') not in refusal.message:
+        shown = _as_json(operation_as_command(value))
+        if value is not None and shown.strip('"') not in message:
             lines.append(f"  {name}: {shown if len(shown) <= _DETAIL_CHARS else '…' + shown[-_DETAIL_CHARS:]}")
     return "\n".join(lines)
 

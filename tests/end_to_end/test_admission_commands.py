@@ -123,3 +123,23 @@ def test_admission_status_counts_what_was_refused(running: RunningHost, client: 
 def test_no_host_no_answer(tmp_path: Path) -> None:
     for words in (("lanes", "status"), ("admission", "status"), ("aliases", "check", "a", "b")):
         assert run_opctl(*words, home=tmp_path).returncode == Exit.NO_HOST
+
+
+def test_a_mistyped_fingerprint_is_named_and_what_the_host_knows_is_not(running: RunningHost, client: Client) -> None:
+    plain = client.embed_query("plain", "text").fingerprint
+    for words in (("check", plain, "nonsense"), ("check", "nonsense", plain), ("retract", plain, "nonsense")):
+        done = run_opctl("aliases", *words, home=running.home)
+        assert "warning: 'nonsense' is the fingerprint of no model here and stands in no alias" in done.stderr
+        assert plain not in done.stderr
+    assert run_opctl("aliases", "check", plain, plain, home=running.home).stderr == ""
+
+
+def test_a_pause_is_refused_in_the_words_of_the_command(running: RunningHost) -> None:
+    for minutes in ("0", "-1", "121", "nan"):
+        done = run_opctl("lanes", "pause", "--minutes", minutes, "--reason", "measuring", home=running.home)
+        assert (done.returncode, "--minutes" in done.stderr) == (Exit.USAGE, True), done.stderr
+        assert "duration_ms" not in done.stderr
+    blank = run_opctl("lanes", "pause", "--minutes", "1", "--reason", " ", home=running.home)
+    assert (blank.returncode, "--reason" in blank.stderr) == (Exit.USAGE, True)
+    digest = run_opctl("cache", "pin", "https://example.org/a", "--digest", "abc", home=running.home)
+    assert (digest.returncode, "--digest 'abc'" in digest.stderr) == (Exit.USAGE, True)
