@@ -144,7 +144,13 @@ class SelfChecks:
 
     async def _verdict(self, lane: Lane) -> Verdict:
         try:
-            fixture = self._reference(lane)
+            fixtures = self._fixtures()
+        except FixtureInvalid as damaged:
+            if lane.model.catalog_id is not None:
+                raise  # its key says nothing of the fixtures: the finding would outlive their repair
+            return Verdict(False, str(damaged))
+        try:
+            fixture = self._reference(lane, fixtures)
         except FixtureInvalid as unusable:
             return Verdict(False, str(unusable))
         raw = await self._computed(lane, fixture)
@@ -154,26 +160,16 @@ class SelfChecks:
             fixture, raw, lane.model.pair_template.score, "fp32" if lane.model.dtype == "f32" else "fp16"
         )
 
-    def _reference(self, lane: Lane) -> Fixture:
+    def _reference(self, lane: Lane, fixtures: Mapping[str, Fixture]) -> Fixture:
         """What the lane is held against; raises ``FixtureInvalid``."""
         if lane.model.catalog_id is None:
-            return self._reference_of_profile(lane.model)
+            return _reference_of_profile(lane.model, fixtures)
         entry = self._entry(lane)
-        fixture = self._fixtures().get(entry.self_check or "")
+        fixture = fixtures.get(entry.self_check or "")
         if fixture is None:
             raise FixtureInvalid(f"there is no reference for {entry.id}")
         if fixture.hf_revision != entry.upstream.revision:
             raise FixtureInvalid(f"the reference is of revision {fixture.hf_revision}, the model of another")
-        return fixture
-
-    def _reference_of_profile(self, model: RegisteredModel) -> Fixture:
-        fixture = self._fixtures().get(read_profile(model.profile or "").model)
-        if fixture is None:
-            raise FixtureInvalid(f"there is no reference for profile {model.profile!r}")
-        if fixture.task != model.task:
-            raise FixtureInvalid(
-                f"profile {model.profile!r} is for task {fixture.task!r}, the model for {model.task!r}"
-            )
         return fixture
 
     async def _computed(self, lane: Lane, fixture: Fixture) -> bytes:
@@ -224,3 +220,12 @@ class SelfChecks:
 def still_checking(lane: Lane) -> ModelLoading:
     """What a request is told whose time is up while the lane checks itself."""
     return ModelLoading(f"model {lane.model.model_id!r} is still checking its numbers; retry shortly")
+
+
+def _reference_of_profile(model: RegisteredModel, fixtures: Mapping[str, Fixture]) -> Fixture:
+    fixture = fixtures.get(read_profile(model.profile or "").model)
+    if fixture is None:
+        raise FixtureInvalid(f"there is no reference for profile {model.profile!r}")
+    if fixture.task != model.task:
+        raise FixtureInvalid(f"profile {model.profile!r} is for task {fixture.task!r}, the model for {model.task!r}")
+    return fixture

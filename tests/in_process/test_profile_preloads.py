@@ -136,11 +136,14 @@ async def test_figures_that_are_not_what_their_seal_says_refuse(stage: Stage, tm
     document = json.loads(figures.read_text("utf-8"))
     document["models"][OTHER]["cases"][0]["ids"][0] += 1
     figures.write_text(json.dumps(document), encoding="utf-8")
-    async with stage.scene(tiny=tiny, config=config(tiny)) as scene:
+    async with stage.scene(OTHER, tiny=tiny, config=config(tiny)) as scene:
         await preloaded(scene)
         refusal = await scene.not_embedded(MINE)
         assert refusal.code == "self_check_failed"
         assert "not what their seal says" in refusal.message
+        # A lane of the catalog is not found at fault for it: that would be kept under a key that outlives the repair.
+        assert (await scene.not_embedded(f"{OTHER}-reference")).code == "engine_crashed"
+        assert [check.catalog_id for check in await scene.stored_checks()] == [PROFILE]
 
 
 @pytest.mark.parametrize("profile", [OTHER, f"{OTHER}.owned-metal", f".{ENGINE}"])
