@@ -40,7 +40,7 @@ def check_types(tensors: Mapping[str, GgufTensor]) -> None:
     What is multiplied with or added to a row as it is must be whole; matrices may be of any quantisation.
     """
     for name, tensor in tensors.items():
-        vector = len(tensor.dims) <= 1 or name.endswith(("norm.weight", ".bias"))
+        vector = len(tensor.dims) <= 1 or name.endswith(("norm.weight", "token_types.weight", ".bias"))
         if tensor.kind in _NO_WEIGHTS or (vector and tensor.kind != _F32):
             wanted = "32-bit floats" if vector else "floats or a quantisation of them"
             raise GgufFault(

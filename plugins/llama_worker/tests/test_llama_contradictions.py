@@ -88,6 +88,7 @@ def test_what_is_no_contradiction_is_served(tmp_path: Path, name: str, changes: 
         ("blk.0.attn_q.weight", 15, "has type 15, and must have floats"),
         ("token_embd.weight", 26, "has type 26, and must have floats"),
         ("output_norm.weight", 1, "has type 1, and must have 32-bit floats"),
+        ("token_types.weight", 1, "has type 1, and must have 32-bit floats"),
         ("blk.0.attn_q.bias", 30, "has type 30, and must have 32-bit floats"),
     ],
 )
