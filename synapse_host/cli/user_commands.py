@@ -118,7 +118,9 @@ def load(
     task: Annotated[str, typer.Option(help="embed, rerank or generate.")] = "embed",
     pooling: Annotated[str, typer.Option(help="mean, cls or last.")] = "mean",
     normalize: Annotated[bool, typer.Option(help="Scale vectors to unit length.")] = True,
-    max_tokens: Annotated[int | None, typer.Option(help="Token limit of a text.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Token limit of a text; of prompt and reply together where the task is generate.")
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="f32, bf16 or f16; default: the engine's choice here.")] = None,
     query_prompt: Annotated[str, typer.Option(help="What the model wants before a query.")] = "",
     document_prompt: Annotated[str, typer.Option(help="What the model wants before a document.")] = "",

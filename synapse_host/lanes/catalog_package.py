@@ -204,7 +204,7 @@ def open_tokenizer(data: bytes, model: RegisteredModel) -> LaneTokenizer:
     limits = {"max_tokens": model.max_tokens, "vocab_size": model.vocab_size}
     if model.task == "rerank":
         return PairTokenizer.from_json(data, template=model.pair_template, **limits)
-    return ModelTokenizer.from_json(data, prompts=model.prompts, **limits)
+    return ModelTokenizer.from_json(data, prompts=model.prompts, rowless_added=model.task == "generate", **limits)
 
 
 def _engine_of(described: BackendDescription, unpinned: Collection[str]) -> CatalogEngine:

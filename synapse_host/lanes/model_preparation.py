@@ -132,7 +132,7 @@ def read_tokenizer(model: RegisteredModel) -> LaneTokenizer:
     limits = {"max_tokens": model.max_tokens, "vocab_size": model.vocab_size}
     if model.task == "rerank":
         return PairTokenizer.from_json(data, template=model.pair_template, **limits)
-    return ModelTokenizer.from_json(data, prompts=model.prompts, **limits)
+    return ModelTokenizer.from_json(data, prompts=model.prompts, rowless_added=model.task == "generate", **limits)
 
 
 def _tokenizer(request: LoadRequest, architecture: Architecture, data: bytes, max_tokens: int) -> LaneTokenizer:
@@ -144,7 +144,7 @@ def _tokenizer(request: LoadRequest, architecture: Architecture, data: bytes, ma
     limits = {"max_tokens": max_tokens, "vocab_size": architecture.vocab_size}
     if request.task == "rerank":
         return PairTokenizer.from_json(data, template=template_of(architecture.family), **limits)
-    return ModelTokenizer.from_json(data, prompts=request.prompts, **limits)
+    return ModelTokenizer.from_json(data, prompts=request.prompts, rowless_added=request.task == "generate", **limits)
 
 
 def _check_family(architecture: Architecture, description: BackendDescription, asked: str | None) -> None:

@@ -17,22 +17,40 @@ from synapse_host.identity.digests import sha256_hex
 _FILE = "tokenizer.json"
 
 
-def open_tokenizer(data: bytes, *, vocab_size: int) -> tuple[Any, str]:
+def open_tokenizer(data: bytes, *, vocab_size: int, rowless_added: bool = False) -> tuple[Any, str]:
     """The library's tokenizer without padding and truncation, and the identity of the file.
+
+    ``rowless_added`` allows added tokens past ``vocab_size``, and leaves them out: a text that spells one is ordinary
+    text then. Published files have such tokens for what is no text: Gemma 3 has one for images, which is no row of
+    its GGUF files.
 
     Raises:
         InvalidRequest: the file does not parse or has ids past ``vocab_size``; details ``file``.
 
     """
+    digest = sanitized_digest(data)
+    tokenizer = _opened(data)
+    if rowless_added and max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0) >= vocab_size:
+        tokenizer = _opened(_without_rowless(data, vocab_size))
+    _check_vocabulary(tokenizer, vocab_size)
+    return tokenizer, digest
+
+
+def _opened(data: bytes) -> Any:
     from tokenizers import Tokenizer
 
-    digest = sanitized_digest(data)
     with library_faults("is no tokenizer the library can load"):
         tokenizer = Tokenizer.from_buffer(data)
         tokenizer.no_padding()
         tokenizer.no_truncation()
-    _check_vocabulary(tokenizer, vocab_size)
-    return tokenizer, digest
+    return tokenizer
+
+
+def _without_rowless(data: bytes, vocab_size: int) -> bytes:
+    """The file, which the library could load, without the added tokens past ``vocab_size``."""
+    document = json.loads(data)
+    added = document.get("added_tokens") or ()
+    return json.dumps({**document, "added_tokens": [token for token in added if token["id"] < vocab_size]}).encode()
 
 
 def sanitized_digest(data: bytes) -> str:

@@ -63,11 +63,18 @@ class ModelTokenizer:
 
     @classmethod
     def from_json(
-        cls, data: bytes, *, max_tokens: int, vocab_size: int, prompts: TextPrompts = NO_PROMPTS
+        cls,
+        data: bytes,
+        *,
+        max_tokens: int,
+        vocab_size: int,
+        prompts: TextPrompts = NO_PROMPTS,
+        rowless_added: bool = False,
     ) -> ModelTokenizer:
         """The tokenizer in the bytes of a tokenizer.json.
 
-        ``max_tokens`` is the most tokens a text may keep; ``vocab_size`` the rows of the model's embedding table.
+        ``max_tokens`` is the most tokens a text may keep; ``vocab_size`` the rows of the model's embedding table;
+        ``rowless_added`` leaves out added tokens that have none (``open_tokenizer``).
 
         Raises:
             InvalidRequest: the file does not parse, cannot encode, or has ids the model has no row for (details
@@ -75,7 +82,7 @@ class ModelTokenizer:
                 ``max_tokens``).
 
         """
-        tokenizer, digest = open_tokenizer(data, vocab_size=vocab_size)
+        tokenizer, digest = open_tokenizer(data, vocab_size=vocab_size, rowless_added=rowless_added)
         frame = _special_frame(tokenizer)
         _check_frame(frame, max_tokens=max_tokens, vocab_size=vocab_size)
         made = cls(tokenizer, frame, max_tokens, digest, prompts)

@@ -130,6 +130,29 @@ def test_an_added_token_beyond_the_vocabulary_is_refused_with_its_text() -> None
         load(tokenizer, vocab_size=2)
 
 
+def test_an_added_token_without_a_row_is_left_out_where_it_may_be() -> None:
+    """Gemma 3's file has one for images that its GGUF files do not have: a text that spells it is text."""
+    raw = json.loads(byte_level(special=True))
+    raw["added_tokens"].append({**raw["added_tokens"][0], "id": 257, "content": "<image>"})
+    data = json.dumps(raw).encode()
+    with pytest.raises(InvalidRequest, match="token '<image>' the id 257"):
+        ModelTokenizer.from_json(data, max_tokens=20, vocab_size=257)
+    tokenizer = ModelTokenizer.from_json(data, max_tokens=20, vocab_size=257, rowless_added=True)
+    (spelled,) = tokenizer.encode(["<image><eos>"])
+    assert len(spelled.ids) == len("<image>") + 2
+    assert list(spelled.ids[-2:]) == [256, 256]
+    whole = ModelTokenizer.from_json(data, max_tokens=20, vocab_size=258, rowless_added=True)
+    assert list(whole.encode(["<image>"])[0].ids) == [257, 256]
+    assert whole.sanitized_digest == tokenizer.sanitized_digest
+
+
+def test_a_word_without_a_row_is_refused_all_the_same() -> None:
+    raw = json.loads(str(word_level(a=1, extra=2).to_str()))
+    for data in (raw, {key: value for key, value in raw.items() if key != "added_tokens"}):
+        with pytest.raises(InvalidRequest, match="token 'extra' the id 2"):
+            ModelTokenizer.from_json(json.dumps(data).encode(), max_tokens=8, vocab_size=2, rowless_added=True)
+
+
 def test_a_special_token_the_template_makes_up_is_refused() -> None:
     tokenizer = word_level(a=1)
     tokenizer.post_processor = processors.TemplateProcessing(single="<x> $A", special_tokens=[("<x>", 777)])

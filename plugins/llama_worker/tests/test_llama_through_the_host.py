@@ -161,6 +161,17 @@ def test_a_file_that_cannot_be_loaded_is_told(client: Client, tmp_path: Path, sp
         load_model(client, tmp_path, engine="llama", task="generate", certify=False, files={"model": "second.gguf"})
 
 
+def test_a_tokenizer_with_a_token_that_the_model_has_no_row_for_is_served(client: Client, tmp_path: Path) -> None:
+    """As the one published with Gemma 3: its token for images is no row of a GGUF file."""
+    write_tiny_decoder(tmp_path, TINY)
+    document = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    document["added_tokens"].append({**document["added_tokens"][0], "id": len(TINY.tokens), "content": "<image>"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    load_model(client, tmp_path, engine="llama", task="generate", model_id="images", certify=False)
+    assert client.generate("images", "the", max_tokens=4).text == client.generate("tiny", "the", max_tokens=4).text
+    assert client.generate("images", "<image>", max_tokens=1).n_prompt == len("<image>")
+
+
 def test_the_command_line_generates(host: RunningHost) -> None:
     plain = run_synapse("generate", "tiny", "in the", "--max-tokens", "5", home=host.home)
     document = json.loads(
