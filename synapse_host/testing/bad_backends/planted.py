@@ -20,6 +20,12 @@ _CHECK = "    check(model, batch)\n"
 _IDS = "        ids = batch.ids[start : start + count]\n"
 _REPORT = 'progress(row + 1, "inference")'
 _RETURN = "    return vectors\n"
+_SCORES = "    return model.rerank(sequences, progress)\n"
+_PROBABILITIES = """
+    import numpy as np
+
+    return 1 / (1 + np.exp(-model.rerank(sequences, progress)))
+"""
 _KEEP = 'globals().setdefault("kept", []).append'
 #: Finds the connection to the host and makes it descriptor 1.
 _STDOUT_IS_THE_SOCKET = """
@@ -194,10 +200,26 @@ MORE_PLANTED: Mapping[str, BadBackend] = MappingProxyType(
             {
                 "    return load_engine(spec,": (
                     "    from dataclasses import replace\n\n"
-                    '    spec = replace(spec, config={**spec.config, "hidden_act": "gelu_new"})\n'
+                    '    wrong = {"hidden_act": "gelu_new"} if spec.runtime_config["operation"] == "embed" else {}\n'
+                    "    spec = replace(spec, config={**spec.config, **wrong})\n"
                     "    return load_engine(spec,"
                 )
             },
+            Path(reference_plugin.__file__),
+        ),
+        "scores-reversed": BadBackend(
+            "test_scores_come_in_the_order_of_the_sequences",
+            {_SCORES: "    return model.rerank(sequences, progress)[::-1].copy()\n"},
+            Path(reference_plugin.__file__),
+        ),
+        "scores-of-a-batch": BadBackend(
+            "test_a_score_is_the_same_alone_and_in_company",
+            {_SCORES: "    return model.rerank(sequences, progress) + [0, 2**-9][len(sequences) > 1]\n"},
+            Path(reference_plugin.__file__),
+        ),
+        "scores-as-probabilities": BadBackend(
+            "test_scores_agree_with_the_reference",
+            {_SCORES: _PROBABILITIES},
             Path(reference_plugin.__file__),
         ),
         "untyped-refusal": BadBackend(

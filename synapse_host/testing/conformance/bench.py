@@ -17,8 +17,14 @@ from synapse_host.backends.discovery import BackendEntry, list_backends
 from synapse_host.hookspecs import BackendDescription, DType, Pooling
 from synapse_host.testing.conformance.agreement import Promise
 from synapse_host.testing.conformance.driver import Driver, open_driver
-from synapse_host.testing.conformance.model_files import ModelUnderTest, NoModel, model_in, seeded_model
-from synapse_host.testing.conformance.sessions import Refused, Session, TokenIds, Vectors
+from synapse_host.testing.conformance.model_files import (
+    ModelUnderTest,
+    NoModel,
+    model_in,
+    seeded_cross_encoder,
+    seeded_model,
+)
+from synapse_host.testing.conformance.sessions import Refused, Scores, Session, TokenIds, Vectors
 from synapse_host.testing.conformance.subject import Subject
 from synapse_host.worker_protocol.messages import Loaded
 
@@ -53,6 +59,18 @@ class Served:
         return self.session.embed(self.model_ref, rows, pooling=pooling, normalize=normalize)
 
 
+class Ranker:
+    """A worker with the suite's cross-encoder loaded."""
+
+    def __init__(self, session: Session, model: ModelUnderTest, dtype: DType) -> None:
+        self.session = session
+        self._model_ref = session.load(model, dtype, operation="rerank").model_ref
+
+    def rerank(self, rows: Sequence[TokenIds]) -> Scores:
+        """One score a sequence."""
+        return self.session.rerank(self._model_ref, rows)
+
+
 class Bench:
     """One backend under test. What costs time is made when first asked for; made by ``open_bench``."""
 
@@ -62,6 +80,7 @@ class Bench:
         self.driver = driver
         self._known: dict[Premise, BaseException | None] = {}
         self._served: dict[str, Served] = {}
+        self._ranker: Ranker | None = None
 
     # --- what the backend says of itself -----------------------------------------------------------------------
 
@@ -133,6 +152,23 @@ class Bench:
         """A worker of its own with the model loaded; the caller stops it."""
         session = self.driver.start(backend=backend, noisy=noisy)
         return Served(session, self.model, self.dtype if backend is None else "f32")
+
+    def ranker(self) -> Ranker:
+        """The worker that tests of scores share; skips the test where there is no cross-encoder for the backend."""
+        if self._ranker is None or not self._ranker.session.alive:
+            self._ranker = self.start_ranker()
+        return self._ranker
+
+    def start_ranker(self, *, backend: str | None = None) -> Ranker:
+        """A worker of its own with the cross-encoder loaded; the caller stops it."""
+        model = self._cross_encoder
+        if model is None:
+            pytest.skip("the suite has no model for this backend to rerank with, or it does not declare the task")
+        return Ranker(self.driver.start(backend=backend), model, self.dtype if backend is None else "f32")
+
+    @cached_property
+    def _cross_encoder(self) -> ModelUnderTest | None:
+        return seeded_cross_encoder(self.folder / "cross-encoder", self.description)
 
     def rows_of(self, lengths: Sequence[int], salt: int = 0) -> list[TokenIds]:
         """Rows of seeded token ids, 0 never among them: a row that has it is a test of its own."""

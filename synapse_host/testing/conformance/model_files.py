@@ -14,6 +14,7 @@ from typing import Any
 from synapse_host.hookspecs import BackendDescription
 from synapse_host.testing.tiny_gguf import write_bert_gguf
 from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer, write_safetensors
+from synapse_host.testing.tiny_rerankers import TinyBertReranker
 from synapse_host.testing.tiny_static import TinyStatic
 from synapse_host.worker_protocol.messages import Load
 
@@ -26,6 +27,9 @@ SEEDED = TinyBert(1, hidden=32, layers=2, heads=4, intermediate=48, vocab=32_768
 SEEDED_MODELS: Mapping[str, TinyBert | TinyStatic] = MappingProxyType(
     {"bert": SEEDED, "static": TinyStatic(1, hidden=32, vocab=32_768, positions=520)}
 )
+#: The model that reranks. Its vocabulary is that of the others, so that rows of one are rows of all.
+CROSS_ENCODER = TinyBertReranker(3, hidden=32, layers=2, heads=4, intermediate=48, vocab=32_768, positions=520)
+CROSS_ENCODER_FAMILY = "bert"
 SEEDED_FORMAT = "safetensors-package"
 GGUF_FORMAT = "gguf"
 #: Families of which it can make one, by format.
@@ -97,15 +101,26 @@ def seeded_model(folder: Path, description: BackendDescription, seed: int) -> Mo
             f"{', '.join(description.model_formats) or 'none'}; the suite makes {ours} only: "
             "name a directory with a small model of yours by --model"
         )
-    folder.mkdir(parents=True)
     if made == GGUF_FORMAT:
+        folder.mkdir(parents=True)
         return _seeded_gguf(folder / "model.gguf", replace(SEEDED, seed=seed))
-    model = replace(SEEDED_MODELS[family], seed=seed)
-    write_safetensors(folder / "model.safetensors", model.tensors())
-    (folder / "config.json").write_text(json.dumps(model.config()), encoding="utf-8")
-    return ModelUnderTest(
-        folder / "model.safetensors", folder / "config.json", SEEDED_FORMAT, family, model.vocab, LONGEST_ROW, True
-    )
+    return _written(folder, replace(SEEDED_MODELS[family], seed=seed), family)
+
+
+def seeded_cross_encoder(folder: Path, description: BackendDescription) -> ModelUnderTest | None:
+    """A tiny model that reranks, written into ``folder``; None for a backend the suite has none for."""
+    fitting = SEEDED_FORMAT in description.model_formats and CROSS_ENCODER_FAMILY in description.families
+    if "rerank" not in description.tasks or not fitting:
+        return None
+    return _written(folder, CROSS_ENCODER, CROSS_ENCODER_FAMILY)
+
+
+def _written(folder: Path, model: TinyBert | TinyStatic, family: str) -> ModelUnderTest:
+    folder.mkdir(parents=True)
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    write_safetensors(weights, model.tensors())
+    config.write_text(json.dumps(model.config()), encoding="utf-8")
+    return ModelUnderTest(weights, config, SEEDED_FORMAT, family, model.vocab, LONGEST_ROW, True)
 
 
 def _seeded_gguf(file: Path, model: TinyBert) -> ModelUnderTest:

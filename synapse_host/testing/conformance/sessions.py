@@ -28,12 +28,14 @@ from synapse_host.worker_protocol.messages import (
     Message,
     Ping,
     Pong,
+    RerankSequences,
     Unload,
     VectorsHeader,
 )
 
 TokenIds: TypeAlias = npt.NDArray[np.int32]
 Vectors: TypeAlias = npt.NDArray[np.float32]
+Scores: TypeAlias = npt.NDArray[np.float32]
 #: Runs a coroutine function with its arguments where the workers live, and waits for it.
 Call: TypeAlias = Callable[..., Any]
 
@@ -128,6 +130,14 @@ class Session:
         assert isinstance(header, VectorsHeader)
         assert vectors is not None
         return np.frombuffer(vectors, dtype="<f4").reshape(header.n, header.dims)
+
+    def rerank(self, model_ref: str, rows: Sequence[TokenIds]) -> Scores:
+        """One score a composed sequence, float32 [rows]."""
+        raw = b"".join(np.asarray(row, dtype="<i4").tobytes() for row in rows)
+        message = RerankSequences(self.next_id(), model_ref, [{"n_tokens": len(row)} for row in rows])
+        _, scores = self.request(message, raw)
+        assert scores is not None
+        return np.frombuffer(scores, dtype="<f4")
 
     def unload(self, model_ref: str) -> None:
         """Unload one model."""

@@ -26,11 +26,12 @@ from synapse_host.testing.conformance.memory import Memory
 from synapse_host.testing.conformance.progress import Progress
 from synapse_host.testing.conformance.reference import Reference
 from synapse_host.testing.conformance.refusals import Refusals
+from synapse_host.testing.conformance.reranking import Reranking
 from synapse_host.testing.conformance.subject import Subject
 
 
 # pytest runs the tests of the last base first.
-class ConformanceSuite(Memory, Endings, Reference, Progress, Refusals, Embedding, LifeCycle, Describing):
+class ConformanceSuite(Memory, Endings, Reference, Reranking, Progress, Refusals, Embedding, LifeCycle, Describing):
     """Every test. ``backend`` is the entry point's name; the rest is as in ``Subject``."""
 
     backend: ClassVar[str] = ""
