@@ -269,6 +269,7 @@ class Host:
             time.monotonic,
             lambda: self.connections.count,
             self.settings.server.max_connections,
+            self.settings.inline.max_text_chars,
         )
 
     async def _save_check(self, check: SelfCheckRow) -> None:

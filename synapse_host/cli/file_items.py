@@ -121,7 +121,7 @@ def _sendable(entry: Entry, max_chars: int) -> tuple[bytes, bytes]:
     if len(entry.text) > max_chars:
         raise UnreadableFile(
             f"{entry.where}: the text of {entry.id!r} has {len(entry.text)} characters and may have {max_chars} "
-            "(setting inline.max_text_chars); split it"
+            "(the host's setting inline.max_text_chars); split it"
         )
     try:
         return entry.id.encode("utf-8"), entry.text.encode("utf-8")

@@ -44,7 +44,7 @@ def show_rows(read: Sequence[Mapping[str, Any]]) -> None:
         ],
     )
     if "next_cursor" in read[-1]:
-        print_text(f"next cursor: {read[-1]['next_cursor']}")
+        print_text(f"not at its end: go on later with --cursor {read[-1]['next_cursor']}")
 
 
 def rows_as_json(read: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -219,7 +219,6 @@ def embed_file(
     from synapse_host.cli.file_items import ItemSource
     from synapse_host.cli.passages import UnreadableFile
     from synapse_host.cli.vector_files import UnwritableFile, require_apart, require_form
-    from synapse_host.settings import load_settings
 
     if key is not None and not 0 < len(key) <= work.MOST_KEY_CHARS:
         fail(Exit.USAGE, f"--key has {len(key)} characters, not 1 to {work.MOST_KEY_CHARS}; give another or none")
@@ -239,7 +238,7 @@ def embed_file(
                 model=model,
                 request_key=key,
                 retries=RETRIES,
-                max_chars=load_settings().inline.max_text_chars,
+                max_chars=client.call("admission.status")["host"]["max_text_chars"],
                 show=show,
             )
     except (UnreadableFile, UnwritableFile) as problem:

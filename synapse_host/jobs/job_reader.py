@@ -84,7 +84,7 @@ def read_excerpt(session: Session, job_id: str, cursor: PageCursor, max_bytes: i
         page = job_store.page_of(session, job.work_pk, at.page)
         assert page is not None, "a page that is counted is there"
         if at.row >= page.rows:
-            raise _beyond(job, cursor)
+            raise _beyond(job, cursor, page.rows)
         row = rows.take(page.vectors, page.columns_json, at.row)
         at = PageCursor(at.page + 1) if row is None else PageCursor(at.page, row)
     over = JobState(job.state).terminal and at.page == job.page_count
@@ -120,9 +120,11 @@ def known_job(session: Session, job_id: str) -> JobRow:
     return job
 
 
-def _beyond(job: JobRow, cursor: PageCursor) -> InvalidRequest:
+def _beyond(job: JobRow, cursor: PageCursor, rows: int | None = None) -> InvalidRequest:
+    """``rows`` are those of the cursor's page, where there is one."""
+    behind = f"the {job.page_count} pages" if rows is None else f"the {rows} rows of page {cursor.page}, which"
     return InvalidRequest(
-        f"cursor {cursor} points behind the {job.page_count} pages job {job.job_id!r} has committed; "
-        "send a next_cursor of this job unchanged",
+        f"cursor {cursor} points behind {behind} job {job.job_id!r} has committed; "
+        "send a next_cursor of this job unchanged, or none to begin",
         details={"job_id": job.job_id, "cursor": str(cursor), "pages_available": job.page_count},
     )

@@ -44,21 +44,26 @@ class AdmissionStatusParams(Params):
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What only the host itself knows; ``clock`` counts seconds and read ``started_at`` when it started."""
+    """What only the host itself knows; ``clock`` counts seconds and read ``started_at`` when it started.
+
+    ``max_text_chars`` is the longest text it takes, which a client asks about before it hands in a million of them.
+    """
 
     started_at: float
     clock: Callable[[], float]
     connections: Callable[[], int]
     max_connections: int
+    max_text_chars: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Version, process, uptime and connections."""
+        """Version, process, uptime, connections and what it takes of one text."""
         return {
             "version": importlib.metadata.version("synapse-host"),
             "pid": os.getpid(),
             "uptime_ms": round((self.clock() - self.started_at) * 1000),
             "connections": self.connections(),
             "max_connections": self.max_connections,
+            "max_text_chars": self.max_text_chars,
         }
 
 

@@ -137,8 +137,8 @@ def test_a_job_that_is_wanted_no_more_is_ended(tmp_path: Path, certified: Callab
 def test_a_cursor_behind_the_end_is_refused(job_client: Client) -> None:
     job_id = submit(job_client, "cursor")["job_id"]
     ended(job_client, job_id)
-    for cursor in ("999.0", "0.999999"):
-        with pytest.raises(InvalidRequest, match="behind"):
+    for cursor, said in (("999.0", "behind the 1 pages"), ("0.999999", "behind the 150 rows of page 0")):
+        with pytest.raises(InvalidRequest, match=said):
             job_client.call("embed.result", {"job_id": job_id, "cursor": cursor})
 
 

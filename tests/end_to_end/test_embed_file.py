@@ -205,3 +205,11 @@ def test_a_key_that_can_name_no_job_is_refused(file_host: RunningHost, tmp_path:
     arguments = (str(tmp_path / "in.jsonl"), str(tmp_path / "out.npy"), "-m", "tiny", "--key", key)
     done = run_synapse("embed-file", *arguments, home=file_host.home)
     assert (done.returncode, "--key" in done.stderr) == (2, True), done.stderr
+
+
+def test_the_longest_text_is_the_hosts_to_say(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps("a" * 3000) + "\n")
+    with RunningHost(tmp_path / "home", {"SYNAPSE_INLINE_MAX_TEXT_CHARS": "2000"}) as host:
+        done = run_synapse("embed-file", str(tmp_path / "in.jsonl"), str(tmp_path / "v.npy"), "-m", "m", home=host.home)
+    assert done.returncode == 2
+    assert "3000 characters and may have 2000" in done.stderr

@@ -107,7 +107,7 @@ class Bench:
             self.jobs,
             self.recent_jobs,
             cast("MachineProfile", SimpleNamespace(hash="m" * 64)),
-            HostFacts(0.0, lambda: self.now, lambda: 1, 64),
+            HostFacts(0.0, lambda: self.now, lambda: 1, 64, 1000),
             7,
         )
         (method,) = service.methods()
