@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from synapse_host.errors import EngineCrashed
 from synapse_host.jobs.clocks import ClockLengths
@@ -178,6 +179,21 @@ async def _resume(life: _Life, bench: JobBench) -> None:
     assert (await bench.ended(again.job.job_id)).state == "done"
 
 
+async def _cancel(life: _Life, bench: JobBench) -> None:
+    """One that is carried out, with a group computed and another on the device, and one behind it."""
+    lane = life.lane
+    lane.hold, lane.entered = anyio.Event(), anyio.Event()
+    running, waiting = [(await bench.submit(numbered(name, ITEMS))).job for name in ("unwanted", "behind")]
+    await lane.entered.wait()
+    gate, lane.hold = lane.hold, anyio.Event()
+    gate.set()
+    while not any(item.startswith("unwanted") for group in lane.computed for item in group):
+        await anyio.lowlevel.checkpoint()
+    for job in (waiting, running):
+        assert (await bench.dispatcher.cancel(job.job_id)).state == "cancelled"
+    lane.hold = None
+
+
 async def _sweep(life: _Life, bench: JobBench) -> None:
     late = (await bench.ledger.admit(numbered("late", ITEMS, deadline_ms=5))).job
     life.now_ms += 5_000
@@ -193,11 +209,12 @@ _WORK: Sequence[tuple[str, Callable[[_Life, JobBench], Awaitable[None]]]] = (
     ("left", _left),
     ("pause", _pause),
     ("resume", _resume),
+    ("cancel", _cancel),
     ("sweep", _sweep),
 )
 #: Operations that between them have every kind of transaction.
 OFTEN = ("boot", "run", "sweep")
-KEYS = ("admitted", "run", "failed", "left", "paused", "late")
+KEYS = ("admitted", "run", "failed", "left", "paused", "unwanted", "behind", "late")
 
 
 def one_life(path: Path, die_at: str | None = None, occurrence: int = 0) -> list[tuple[str, str]]:
