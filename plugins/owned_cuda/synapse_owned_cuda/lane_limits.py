@@ -29,6 +29,10 @@ def limit_lane(weights: CheckpointWeights, settings: ModelSettings, device: Devi
 
 def _call(settings: ModelSettings, size: int, token_budget: int) -> CallSize:
     config: Any = model_config(settings, "last", False)
+    if not config.layers:
+        # A table of tokens: nothing attends, and nothing is wider than its rows.
+        tokens = max(token_budget, settings.max_tokens)
+        return CallSize(tokens, config.hidden_size, config.hidden_size, size, 0)
     heads = config.heads * getattr(config, "head_dim", config.hidden_size // config.heads)
     # Cosines and sines of every position a row may have, for the two bases a family may turn by.
     tables = 2 * settings.max_tokens * heads // config.heads * 4

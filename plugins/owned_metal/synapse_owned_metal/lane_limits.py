@@ -27,9 +27,12 @@ def limit_lane(weight_bytes: int, settings: ModelSettings, device: Device) -> Me
 
 
 def _largest_call(settings: ModelSettings, config: Any) -> CallSize:
+    tokens = max(TOKEN_BUDGET, settings.max_tokens)
+    if not config.layers:
+        # A table of tokens: nothing attends, and nothing is wider than its rows.
+        return CallSize(tokens, config.hidden_size, config.hidden_size, 0)
     ladder = MetalLadder(settings.max_tokens)
     scores = max(ladder.rows_per_call(rung) * tile_length(rung) * rung for rung in ladder.buckets())
-    tokens = max(TOKEN_BUDGET, settings.max_tokens)
     return CallSize(tokens, config.hidden_size, config.intermediate_size, config.heads * scores)
 
 
