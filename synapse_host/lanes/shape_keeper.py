@@ -140,16 +140,18 @@ class ShapeKeeper:
         while self._worker is not None:
             await self._changed.wait()
 
-    async def settled(self, model_ref: str) -> None:
-        """Wait until nothing of a model is being compiled or dropped."""
+    async def left(self, model_ref: str) -> None:
+        """Begin nothing of a model any more, and wait until nothing of it is being compiled or dropped."""
+        if model_ref in self._models:
+            gone = EngineCrashed("the model is unloaded while a shape of it is waited for; retry shortly")
+            self._follow(self.residency.leaving(model_ref, gone.message), gone)
         while any(shape is not None and shape.model == model_ref for shape in self._under_way()):
             await self._changed.wait()
 
     def unloaded(self, model_ref: str) -> None:
         """The worker confirmed that the model is gone."""
         if self._models.pop(model_ref, None) is not None:
-            gone = EngineCrashed("the model was unloaded while a shape of it was waited for; retry shortly")
-            self._follow(self.residency.unloaded(model_ref, gone.message), gone)
+            self._follow(self.residency.unloaded(model_ref))
 
     def to_wire(self) -> dict[str, Any]:
         """What ``lanes.status`` says of the shapes."""
@@ -183,14 +185,15 @@ class ShapeKeeper:
         """Do what follows from an event; a wait that fails gets ``error``, or is told that it can never be met."""
         self._changed.set()
         self._changed = asyncio.Event()
-        for action in actions:
+        # Who has its shape asks for its turn before a compilation keeps turns from beginning.
+        for action in sorted(actions, key=lambda action: isinstance(action, Compile | Evict)):
             if isinstance(action, Grant):
                 self._leases[action.ticket].grant()
             elif isinstance(action, Fail):
                 self._leases.pop(action.ticket).fail(error or InvalidRequest(action.reason))
             elif isinstance(action, Compile):
                 self._tasks.start_soon(self._compile, action.shape, name=f"compile shape {action.shape.length}")
-            elif isinstance(action, Evict):
+            else:
                 self._tasks.start_soon(self._evict, action.shape, name=f"drop shape {action.shape.length}")
 
     async def _compile(self, shape: Shape) -> None:

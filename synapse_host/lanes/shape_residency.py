@@ -93,6 +93,7 @@ class ShapeResidency:
     #: The worker is dead to whoever asks, and its process not known to be gone: nothing is granted, nothing refunded.
     lost: bool = False
     _models: dict[str, _Model] = field(default_factory=dict)
+    _leaving: set[str] = field(default_factory=set)
     _held: dict[Shape, _Held] = field(default_factory=dict)
     _leases: dict[Ticket, Shape] = field(default_factory=dict)
     _queue: list[_Wait] = field(default_factory=list)
@@ -127,8 +128,8 @@ class ShapeResidency:
 
     def want(self, ticket: Ticket, shape: Shape) -> list[Action]:
         """A request needs ``shape``."""
-        if self.lost:
-            return [Fail(ticket, "the worker of the Neural Engine ended")]
+        if self.lost or shape.model in self._leaving:
+            return [Fail(ticket, "the worker of the Neural Engine ended, or the model leaves it")]
         if self._cost(shape) > self.limits.executables:
             most = self.limits.executables
             return [Fail(ticket, f"one shape of {shape.model} takes {self._cost(shape)} executables of at most {most}")]
@@ -173,19 +174,28 @@ class ShapeResidency:
         self.evicting = None
         return self._next()
 
-    def unloaded(self, model: str, reason: str) -> list[Action]:
-        """The worker confirmed that ``model`` is gone, and its shapes with it; waits for one of them fail.
+    def leaving(self, model: str, reason: str) -> list[Action]:
+        """``model`` is to be unloaded: nothing of it is begun any more, and waits for its shapes fail.
+
+        Its shapes are nobody's victims either: they go with it, and what it takes is given back then.
+        """
+        self._leaving.add(model)
+        failed: list[Action] = [Fail(wait.ticket, reason) for wait in self._queue if wait.shape.model == model]
+        self._queue = [wait for wait in self._queue if wait.shape.model != model]
+        return failed + self._next()
+
+    def unloaded(self, model: str) -> list[Action]:
+        """The worker confirmed that ``model``, which was leaving, is gone, and its shapes with it.
 
         Only called while nothing of the model is being compiled or dropped: the worker does one thing at a time.
         """
         assert self.compiling is None or self.compiling.model != model
         assert self.evicting is None or self.evicting.model != model
-        failed: list[Action] = [Fail(wait.ticket, reason) for wait in self._queue if wait.shape.model == model]
-        self._queue = [wait for wait in self._queue if wait.shape.model != model]
         self._held = {shape: held for shape, held in self._held.items() if shape.model != model}
         self._leases = {ticket: shape for ticket, shape in self._leases.items() if shape.model != model}
         del self._models[model]
-        return failed + self._next()
+        self._leaving.discard(model)
+        return self._next()
 
     def worker_lost(self, reason: str) -> list[Action]:
         """The worker answers no more: every wait fails. What it held is taken until its process is known to be gone."""
@@ -199,6 +209,7 @@ class ShapeResidency:
         self.compiling = self.evicting = None
         self.lost = False
         self._held.clear()
+        self._leaving.clear()
         self._leases.clear()
         return [Fail(wait.ticket, reason) for wait in waits]
 
@@ -252,7 +263,9 @@ class ShapeResidency:
         """The shape to drop: unleased, least recently used, a model's smallest rung only where nothing else is left."""
         own = sum(each.model == wanted.model for each in self._occupied()) >= self.limits.shapes_of_model
         free = [
-            shape for shape, held in self._held.items() if not held.leases and (not own or shape.model == wanted.model)
+            shape
+            for shape, held in self._held.items()
+            if not held.leases and shape.model not in self._leaving and (not own or shape.model == wanted.model)
         ]
         loose = [shape for shape in free if shape.length != self._models[shape.model].smallest]
         return min(loose or free, key=lambda shape: self._held[shape].used, default=None)

@@ -196,7 +196,7 @@ class WorkerShare:
         return reply, raw
 
     async def _unloaded(self, message: Unload, options: dict[str, Any]) -> Reply:
-        await self._keeper.settled(message.model_ref)
+        await self._keeper.left(message.model_ref)
         answer = await self._worker.request(message, **options)
         self._model_refs.discard(message.model_ref)
         self._keeper.unloaded(message.model_ref)

@@ -133,18 +133,18 @@ def test_what_a_lost_worker_held_is_taken_until_its_process_is_gone() -> None:
     admit(shapes, 4, Shape(GTE, 128))
 
 
-def test_a_model_that_is_unloaded_takes_its_shapes_and_waits_with_it() -> None:
-    shapes = residency(executables=50)
-    admit(shapes, 1, Shape(QWEN, 128))
-    shapes.release(1)
-    admit(shapes, 2, Shape(GTE, 128))
-    assert shapes.want(3, Shape(GTE, 256)) == [Evict(Shape(QWEN, 128))]
-    shapes.evicted()
-    shapes.compiled()
-    assert shapes.want(4, Shape(QWEN, 128)) == []
-    assert shapes.unloaded(GTE, "unloaded") == [Compile(Shape(QWEN, 128))]
+def test_a_model_that_leaves_is_nobodys_victim_and_gives_its_room_back_when_it_is_gone() -> None:
+    shapes = residency(executables=40)
+    admit(shapes, 1, Shape(GTE, 128))
+    assert shapes.want(2, Shape(GTE, 256)) == []
+    assert shapes.want(3, Shape(QWEN, 128)) == []
+    assert shapes.leaving(GTE, "leaving") == [Fail(2, "leaving")]
+    assert shapes.release(1) == []
+    (refused,) = shapes.want(4, Shape(GTE, 128))
+    assert isinstance(refused, Fail)
+    assert shapes.spent == 22
+    assert shapes.unloaded(GTE) == [Compile(Shape(QWEN, 128))]
     assert (shapes.spent, shapes.resident) == (28, frozenset())
-    assert shapes.release(2) == []
 
 
 class AnyOrder(RuleBasedStateMachine):
