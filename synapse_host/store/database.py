@@ -54,6 +54,9 @@ class Store:
         self._some_readers = anyio.CapacityLimiter(READERS)
         self._closed = False
         self._file = _identity(path)
+        self._journal_path = path.with_name(f"{path.name}-wal")
+        #: Once it was seen. SQLite keeps it as long as a connection is open.
+        self._journal: tuple[int, int] | None = None
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -147,6 +150,21 @@ class Store:
         if not same:
             raise StoreFailure(
                 f"{self.path} was replaced by another file while the host runs on the one before; restart the host"
+            )
+        self._refuse_other_journal()
+
+    def _refuse_other_journal(self) -> None:
+        """What was committed since is in a journal without a name: closing saves it, a crash does not."""
+        try:
+            found = _identity(self._journal_path)
+        except OSError:
+            found = None
+        if self._journal is None:
+            self._journal = found
+        elif found != self._journal:
+            raise StoreFailure(
+                f"{self._journal_path} was removed or replaced while the host runs; stop the host, which saves what is "
+                "in it, and start it again"
             )
 
     def _refuse_closed(self) -> None:

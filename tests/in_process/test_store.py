@@ -379,3 +379,22 @@ async def test_a_file_that_lost_its_name_is_not_written_any_more(tmp_path: Path,
     else:
         assert path.exists() == (spoil == "replaced")  # and none was made by looking
     store.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_journal_that_lost_its_name_is_noticed_and_closing_saves_it(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "synapse.db"
+    store = Store.open(path)
+    models = ModelStore(store)
+    await models.save(model_row("before"))
+    journal = tmp_path / "synapse.db-wal"
+    journal.rename(tmp_path / "gone")
+    if replaced:
+        journal.touch()
+    with pytest.raises(StoreFailure, match="stop the host, which saves what is in it"):
+        await models.save(model_row("after"))
+    store.close()
+    journal.unlink(missing_ok=True)
+    again = Store.open(path)
+    assert [row.model_id for row in await ModelStore(again).all()] == ["before"]
+    again.close()
