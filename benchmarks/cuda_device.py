@@ -68,8 +68,10 @@ def _opened(stand_in: bool, folder: Path) -> Iterator[Device]:
     """The device of the run; of a stand-in, the one every model is loaded on as well."""
     if not stand_in:
         from synapse_owned_cuda.cupy_device import CupyDevice
+        from synapse_owned_cuda.driver import read_driver
+        from synapse_owned_cuda.evidence import best_place
 
-        yield CupyDevice()
+        yield CupyDevice(best_place(read_driver().gpus))
         return
     from synapse_owned_cuda.cpu_shim.launching import CpuDevice, build_launcher
     from synapse_owned_cuda.cpu_shim.numpy_device import NumpyDevice
@@ -93,11 +95,12 @@ def _facts(stand_in: bool) -> dict[str, Any]:
     if stand_in:
         return {"name": "stand-in"} | _versions()
     from synapse_owned_cuda.driver import read_driver
+    from synapse_owned_cuda.evidence import best_place
 
     from synapse_host.identity.nvidia_gpus import nvidia_gpus
 
     driver, gpus = read_driver(), nvidia_gpus()
-    first = driver.gpus[0]
+    first = driver.gpus[best_place(driver.gpus)]
     return {
         "name": first.name,
         "memory MiB": first.memory_mb,

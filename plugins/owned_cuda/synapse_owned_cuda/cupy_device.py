@@ -16,10 +16,11 @@ from synapse_owned_cuda.kernel_table import ENTRY_POINTS, SOURCE
 
 
 class CupyDevice:
-    """The current device of this process; raises ``RuntimeError`` when CuPy cannot use it."""
+    """Device ``place`` of the driver's order, from now on this thread's; ``RuntimeError`` when CuPy cannot use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: int = 0) -> None:
         self._cupy: Any = importlib.import_module("cupy")
+        self._cupy.cuda.Device(place).use()
         module = self._cupy.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("--std=c++17",))
         self._kernels = {name: module.get_function(name) for name in ENTRY_POINTS}
 

@@ -28,7 +28,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class DriverFacts:
-    """What there is of a driver.
+    """What there is of a driver; ``gpus`` in its order, by which every library of CUDA numbers them.
 
     ``loaded`` is False without the library. ``api`` is the driver's version as CUDA writes it (12.4 is 12040), 0 when
     unknown. ``fault`` says which call failed, None when none did; a machine without a device is no fault.

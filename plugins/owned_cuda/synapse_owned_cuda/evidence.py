@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -38,7 +38,13 @@ class Machine:
     @property
     def gpu(self) -> Gpu | None:
         """The device that would be used: the first of the highest compute capability."""
-        return max(self.driver.gpus, key=lambda gpu: (gpu.major, gpu.minor), default=None)
+        gpus = self.driver.gpus
+        return gpus[best_place(gpus)] if gpus else None
+
+
+def best_place(gpus: Sequence[Gpu]) -> int:
+    """Where the device to use stands among ``gpus``; the first where there are none, for CuPy to say why not."""
+    return max(range(len(gpus)), key=lambda place: (gpus[place].major, gpus[place].minor, -place), default=0)
 
 
 def read_machine(settings: BackendSettings) -> Machine:

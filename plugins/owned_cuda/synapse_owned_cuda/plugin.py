@@ -134,9 +134,11 @@ def _backend(weights: CheckpointWeights, settings: ModelSettings) -> CudaBackend
 
 def _open_device() -> Device:
     from synapse_owned_cuda.cupy_device import CupyDevice
+    from synapse_owned_cuda.driver import read_driver
+    from synapse_owned_cuda.evidence import best_place
 
     try:
-        return CupyDevice()
+        return CupyDevice(best_place(read_driver().gpus))
     except ImportError as missing:
         message = f"CuPy cannot be imported ({missing}); install it with: pip install 'synapse-host[cuda]'"
         raise PluginError("backend_missing", message) from missing

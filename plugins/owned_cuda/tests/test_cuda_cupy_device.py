@@ -1,0 +1,126 @@
+"""What the engine asks of CuPy, against a CuPy of NumPy arrays whose kernels are the real ones, run on the CPU.
+
+Of the true CuPy nothing is computed here; the names and forms asked for are those of version 14.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from synapse_owned_cuda import plugin
+from synapse_owned_cuda.cpu_shim.launching import CpuDevice, build_launcher
+from synapse_owned_cuda.cupy_device import CupyDevice
+from synapse_owned_cuda.driver import Gpu
+from synapse_owned_cuda.evidence import best_place
+
+from synapse_host.owned_engine import reference_plugin
+from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
+from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
+
+
+class FakeCupy(ModuleType):
+    """NumPy under CuPy's name, with what of CuPy the device uses; ``asked`` is what it was told."""
+
+    def __init__(self, cpu: CpuDevice) -> None:
+        super().__init__("cupy")
+        self.__dict__.update({name: getattr(np, name) for name in NAMES})
+        self.asked: list[tuple[str, Any]] = []
+        self.cpu = cpu
+        self.cuda = self
+
+    # --- cupy ---
+    @staticmethod
+    def asnumpy(array: Any) -> Any:
+        return np.array(array)
+
+    def get_default_memory_pool(self) -> FakeCupy:
+        return self
+
+    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
+        self.asked.append(("limit", size))
+
+    def RawModule(self, code: str, *, options: tuple[str, ...]) -> FakeCupy:  # noqa: N802
+        self.asked.append(("options", options))
+        return self
+
+    def get_function(self, name: str) -> Any:
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any]) -> None:
+            assert (len(grid), len(block), block[1:]) == (3, 3, (1, 1))
+            self.cpu.launch(name, grid, block[0], [read(argument) for argument in arguments])
+
+        return launch
+
+    # --- cupy.cuda ---
+    def Device(self, place: int) -> FakeCupy:  # noqa: N802
+        self.asked.append(("device", place))
+        return self
+
+    def use(self) -> None:
+        """As the last device asked for."""
+
+    @property
+    def runtime(self) -> FakeCupy:
+        return self
+
+    @staticmethod
+    def memGetInfo() -> tuple[int, int]:  # noqa: N802
+        return 6 * 2**30, 8 * 2**30
+
+    def get_current_stream(self) -> FakeCupy:
+        return self
+
+    def synchronize(self) -> None:
+        self.asked.append(("wait", None))
+
+
+NAMES = ("float16", "float32", "int32", "empty", "asarray", "ascontiguousarray", "matmul", "where", "isnan", "argmax")
+
+
+def read(argument: Any) -> Any:
+    """What a launch passes: CuPy takes the width of a number from its NumPy type, and nothing else would do."""
+    if isinstance(argument, np.ndarray):
+        return argument
+    if isinstance(argument, np.uintp):
+        assert argument == 0
+        return None
+    assert isinstance(argument, np.int32 | np.float32), f"{argument!r} has no width a kernel's parameter has"
+    return argument.item()
+
+
+@pytest.fixture
+def cupy(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
+    with CpuDevice(build_launcher(tmp_path_factory.mktemp("launcher"))) as cpu:
+        made = FakeCupy(cpu)
+        monkeypatch.setitem(sys.modules, "cupy", made)
+        yield made
+
+
+def test_a_model_runs_through_it_as_on_the_reference(cupy: FakeCupy, tmp_path: Path) -> None:
+    write_qwen3(tmp_path, TinyQwen3(9, 24, 2, 4, 2, 12, 40, 90, 128, tied=True))
+    rows, vectors = seeded_rows([3, 9, 17], 90), []
+    for backend in (plugin, reference_plugin):
+        with loaded_model(backend, tmp_path, max_tokens=64) as model:
+            vectors.append(backend.synapse_embed(model, batch_of(rows, "last"), ignore_progress).astype(np.float64))
+    assert np.sum(vectors[0] * vectors[1], axis=1).min() >= 0.999999
+    asked = dict(cupy.asked)
+    assert asked["options"] == ("--std=c++17",)
+    assert asked["device"] == 0
+    assert 64 * 2**20 < asked["limit"] < 2**28
+
+
+def test_it_takes_the_device_it_is_given_and_waits_for_its_stream(cupy: FakeCupy) -> None:
+    device = CupyDevice(3)
+    device.wait()
+    assert cupy.asked == [("device", 3), ("options", ("--std=c++17",)), ("wait", None)]
+    assert device.free_memory() == 6 * 2**30
+
+
+def test_the_best_device_is_the_first_of_the_highest_capability() -> None:
+    old, new = Gpu("old", 1, 7, 0), Gpu("new", 1, 8, 9)
+    assert [best_place(gpus) for gpus in ((), (old,), (old, new), (new, old), (old, new, new))] == [0, 0, 1, 0, 1]
