@@ -10,7 +10,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from synapse_host.admission.admission import Refused, decide_time
@@ -32,7 +32,8 @@ class Scenario:
 
     Queries come in bursts of one to ``burst_most``, ``burst_every_ms`` apart on average and ``burst_quiet_ms`` at
     least; or ``queries_always`` of them are asked for at any time. ``jobs`` and ``batches_always`` durable jobs and
-    requests always have something to compute; inline batches come ``batch_every_ms`` apart.
+    requests always have something to compute; inline batches come ``batch_every_ms`` apart. ``named`` is whether
+    requests name their deadlines, ``known`` whether what they take was measured often enough.
     """
 
     query_ms: float = 5.0
@@ -48,6 +49,8 @@ class Scenario:
     batch_every_ms: float | None = None
     batch_deadlines: tuple[float, float] = (500.0, 8000.0)
     spread: float = SPREAD
+    named: bool = True
+    known: bool = True
 
 
 @dataclass(slots=True)
@@ -80,6 +83,8 @@ class Outcome:
 
     requests: list[Request] = field(default_factory=list)
     refused: int = 0
+    #: Of these, those that nobody was before.
+    refused_idle: int = 0
     turns: dict[WorkClass, int] = field(default_factory=lambda: dict.fromkeys(WorkClass, 0))
     busy_ms: dict[WorkClass, float] = field(default_factory=lambda: dict.fromkeys(WorkClass, 0.0))
     #: Groups that each durable job had computed.
@@ -192,9 +197,13 @@ class Simulation:
     # --- what becomes of it ----------------------------------------------------------------------------------------
 
     def _ask(self, work: Work, deadline_ms: float) -> None:
-        decision = decide_time(work, self._turns.load(), max_queue_ms=math.inf, remaining_ms=deadline_ms)
+        work, load = replace(work, known=self.scenario.known), self._turns.load()
+        decision = decide_time(
+            work, load, max_queue_ms=math.inf, remaining_ms=deadline_ms, deadline_named=self.scenario.named
+        )
         if isinstance(decision, Refused):
             self.outcome.refused += 1
+            self.outcome.refused_idle += load.free
             return
         request = Request(work, self._now_ms, deadline_ms, decision)
         self._note_running(request)

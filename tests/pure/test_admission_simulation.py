@@ -121,6 +121,26 @@ def test_nobody_is_late_where_estimates_are_right(name: str) -> None:
     assert sum(len(outcome.late) for outcome in outcomes.values()) == 0
 
 
+@pytest.mark.parametrize(("named", "known"), [(True, True), (True, False), (False, True), (False, False)])
+def test_an_idle_device_refuses_only_by_named_deadlines_and_known_estimates(named: bool, known: bool) -> None:
+    # Queries and batches are expected to take longer than most of the deadlines.
+    scenario = Scenario(
+        query_ms=120.0,
+        burst_every_ms=900,
+        batch_every_ms=1200,
+        query_deadlines=(20, 200),
+        batch_deadlines=(50, 400),
+        named=named,
+        known=known,
+    )
+    outcomes = runs(scenario, turns=100)
+    idle = sum(it.refused_idle for it in outcomes.values())
+    refused = sum(it.refused for it in outcomes.values())
+    print(f"named {named}, known {known}: {idle} refused on an idle device, of {refused}")
+    assert (idle > 0) is (named and known)
+    assert all(it.refused > it.refused_idle for it in outcomes.values()), "behind others estimates decide for everybody"
+
+
 def test_everybody_gets_on_over_a_hundred_thousand_turns() -> None:
     no_starvation(100_000, seed=1)
 
