@@ -11,9 +11,9 @@ from synapse_host.admission.device_turns import Devices
 from synapse_host.errors import EngineCrashed
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.hardware_lock import FileLock
-from synapse_host.lanes.neural_engine_models import admits_shapes, on_neural_engine
+from synapse_host.lanes.neural_engine_models import on_neural_engine
 from synapse_host.lanes.pausing import PauseControl
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.registered_model import DIRECT_ENGINE, RegisteredModel
 from synapse_host.lanes.worker_errors import other_package
 from synapse_host.settings import Settings
 from synapse_host.socket_paths import worker_socket_path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class HostWorkers:
-    """Starts the workers of one host: one for a lane, and one for all direct lanes of the Neural Engine."""
+    """Starts the workers of one host: one for a lane, and one for all lanes of each engine of the Neural Engine."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class HostWorkers:
         self._devices = devices
         self._output = output
         self._tasks = tasks
-        #: Made for the first model there; what a model's device is called decides whose turns it takes.
-        self._neural_engine: NeuralEngine | None = None
+        #: By engine, made for the first model there; what its device is called decides whose turns it takes.
+        self._neural_engines: dict[str, NeuralEngine] = {}
         #: Workers started in the life of this host.
         self.started = 0
 
@@ -61,10 +61,10 @@ class HostWorkers:
         """
         self._pauses.require_lock(model)
         await self._backends.require_installed(model.backend)
-        if admits_shapes(model):
+        if on_neural_engine(model):
             # A share is to its lane all that a worker is.
             return cast(Worker, await self._engine_of(model).share(model))
-        return await self._spawn(model, self._lock.descriptor if on_neural_engine(model) else None)
+        return await self._spawn(model, None)
 
     def shapes_of(self, worker: Worker, model_ref: str) -> ModelShapes | None:
         """The shapes of a model that ``worker`` has loaded, where they are compiled one by one."""
@@ -75,16 +75,18 @@ class HostWorkers:
         return shapes_of(worker, model_ref)
 
     def residency(self) -> dict[str, Any] | None:
-        """What the Neural Engine's worker holds; None before there was one."""
-        return None if self._neural_engine is None else self._neural_engine.to_wire()
+        """What the worker holds whose shapes are compiled one by one; None before there was one."""
+        direct = self._neural_engines.get(DIRECT_ENGINE)
+        return None if direct is None else direct.to_wire()
 
     def _engine_of(self, model: RegisteredModel) -> NeuralEngine:
-        if self._neural_engine is None:
+        engine = model.engine.engine
+        if engine not in self._neural_engines:
             from synapse_host.lanes.neural_engine import NeuralEngine
 
             turns = self._devices.of(model.device_class)
-            self._neural_engine = NeuralEngine(self._spawn, self._lock, turns, self._tasks, time.monotonic)
-        return self._neural_engine
+            self._neural_engines[engine] = NeuralEngine(self._spawn, self._lock, turns, self._tasks, time.monotonic)
+        return self._neural_engines[engine]
 
     async def _spawn(self, model: RegisteredModel, stdin: int | None) -> Worker:
         self.started += 1

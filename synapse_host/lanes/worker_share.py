@@ -112,7 +112,7 @@ class WorkerShare:
         fault = self._worker.fault
         if fault is None or self._is_ours(self._worker.ended_during):
             return fault
-        return WorkerFault("stopped", f"the worker ended with another model's request: {fault.message}")
+        return WorkerFault("other_model", f"the worker ended over another model's request: {fault.message}")
 
     def output_tail(self) -> str:
         """The last 8 KiB of the worker's output."""

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from synapse_host.errors import EngineCrashed
 
 #: ``spawn_failed``, ``handshake_timeout`` and ``handshake_refused`` happen before a worker serves; ``exited``,
-#: ``protocol_fault`` and ``silence`` are its own doing; ``stopped`` is ours.
+#: ``protocol_fault`` and ``silence`` are its own doing; ``stopped`` is ours; ``other_model`` tells one of the models a
+#: worker serves that it ended over the request of another.
 FaultReason = Literal[
     "spawn_failed",
     "handshake_timeout",
@@ -17,6 +18,7 @@ FaultReason = Literal[
     "protocol_fault",
     "silence",
     "stopped",
+    "other_model",
 ]
 
 
