@@ -17,6 +17,7 @@ from synapse_host.testing.running_host import RunningHost, load_model
 from synapse_host.testing.tiny_models import TinyBert, write_model
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 
+pytestmark = pytest.mark.slow
 TINY = TinyBert(9, hidden=24, layers=2, heads=2, intermediate=32, vocab=99, positions=600)
 INTERPRETED = {"SYNAPSE_ANE_ALLOW_INTERPRETER": "true"}
 SHORT, LONG = "tea and a salad", "the tale of the last island " * 12
