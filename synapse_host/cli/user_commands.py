@@ -111,7 +111,9 @@ def backends(as_json: Json = False) -> None:
 def load(
     path: Annotated[
         Path,
-        typer.Argument(help="Directory with the model, tokenizer.json and config.json."),
+        typer.Argument(
+            help="Directory with the model, tokenizer.json and config.json; or a .gguf file, tokenizer.json beside it."
+        ),
     ],
     engine: Annotated[str, typer.Option("--engine", "-e", help="Backend id or engine name.")] = "cpu",
     model_id: Annotated[str | None, typer.Option("--id", help="Name for the model.")] = None,
@@ -130,7 +132,7 @@ def load(
     """Register a model and load it."""
     params: dict[str, Any] = {
         "source": "file",
-        "path": str(path.resolve()),
+        **_place_of(path),
         "engine": engine,
         "task": task,
         "pooling": pooling,
@@ -150,6 +152,14 @@ def load(
         print_text(f"model {status['model_id']} is {state}, fingerprint {status['fingerprint']}")
     if not certified:
         tell(f"certify it with: synapse-host probe {status['model_id']}")
+
+
+def _place_of(path: Path) -> dict[str, Any]:
+    """The directory to load from, and the file in it where ``path`` names a GGUF file."""
+    if path.suffix != ".gguf" or path.is_dir():
+        return {"path": str(path.resolve())}
+    # In a hub cache the file is a link to where its tokenizer does not lie.
+    return {"path": str(path.parent.resolve()), "files": {"model": path.name}}
 
 
 @app.command()

@@ -155,8 +155,9 @@ def _gguf_name(root: Path, request: LoadRequest) -> str:
     except OSError:
         names = []
     if len(names) != 1:
+        where = "is a file and no directory" if root.is_file() else f"holds {len(names)} GGUF files and one is loaded"
         raise InvalidRequest(
-            f"{request.directory!r} holds {len(names)} GGUF files and one is loaded; name it in files.model",
+            f"{request.directory!r} {where}; give the directory as path and name the file in files.model",
             details={"path": request.directory, "files": names[:20]},
         )
     return names[0]

@@ -184,6 +184,22 @@ def test_the_command_line_generates(host: RunningHost) -> None:
     assert "600" in refused.stderr
 
 
+def test_the_command_line_loads_one_file_of_several(host: RunningHost, client: Client, tmp_path: Path) -> None:
+    write_tiny_decoder(tmp_path, TINY)
+    (tmp_path / "second.gguf").write_bytes((tmp_path / "model.gguf").read_bytes())
+    how = ("--engine", "llama", "--task", "generate", "--id", "one-of-two")
+    several = run_synapse("load", str(tmp_path), *how, home=host.home)
+    assert (several.returncode, "holds 2 GGUF files" in several.stderr) == (1, True)
+    loaded = run_synapse("load", str(tmp_path / "second.gguf"), *how, home=host.home)
+    assert loaded.returncode == 0, loaded.stderr
+    assert client.generate("one-of-two", "the", max_tokens=4).text == client.generate("tiny", "the", max_tokens=4).text
+    missing = run_synapse("load", str(tmp_path / "third.gguf"), *how, home=host.home)
+    assert "'third.gguf' does not exist" in missing.stderr
+    file = tmp_path / "second.gguf"
+    as_path = refusal(lambda: load_model(client, file, engine="llama", task="generate", certify=False))
+    assert "is a file and no directory" in as_path.message
+
+
 def test_a_restarted_host_still_has_the_model(folder: Path, tmp_path: Path) -> None:
     with RunningHost(tmp_path) as first, first.client() as client:
         load_model(client, folder, engine="llama", task="generate", model_id="kept", certify=False)
