@@ -12,35 +12,17 @@ import pytest
 
 from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.profiles import ProfileName, read_profile
-from synapse_host.owned_engine import reference_plugin
+from synapse_host.testing.catalog_rules.profile_checks import MINE, PROFILE, settings_of
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
-from synapse_host.testing.tiny_catalog import OTHER, RERANK, TinyCatalog, write_tiny_catalog
+from synapse_host.testing.tiny_catalog import OTHER, RERANK, write_tiny_catalog
 
 pytestmark = pytest.mark.anyio
-ENGINE = reference_plugin.synapse_describe().engine
-PROFILE = f"{OTHER}.{ENGINE}"
-MINE = "my-other"
+ENGINE = read_profile(PROFILE).engine
 
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return Stage(write_tiny_catalog(tmp_path_factory.mktemp("catalog") / "tiny"))
-
-
-def config(tiny: TinyCatalog, profile: str | None = PROFILE, **changes: str) -> str:
-    """The settings of a host that preloads the model of an entry, free of the catalog."""
-    entry = tiny.catalog().entry(OTHER)
-    assert entry is not None
-    told = {
-        "model_id": MINE,
-        "source": "file",
-        "path": str(tiny.source(entry, "model.safetensors").parent),
-        "engine": "reference",
-        "pooling": "cls",
-        **({} if profile is None else {"profile": profile}),
-        **changes,
-    }
-    return "[[preload.models]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
 
 
 async def preloaded(scene: Scene) -> None:
@@ -59,7 +41,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_a_model_of_a_profile_serves_without_a_probe(stage: Stage) -> None:
-    async with stage.scene(config=config(stage.tiny)) as scene:
+    async with stage.scene(config=settings_of(stage.tiny)) as scene:
         await preloaded(scene)
         started = scene.workers_started
         assert (await scene.embed(MINE))["dims"] == 24
@@ -76,14 +58,14 @@ async def test_a_model_of_a_profile_serves_without_a_probe(stage: Stage) -> None
 
 
 async def test_without_a_profile_the_probe_stays(stage: Stage) -> None:
-    async with stage.scene(config=config(stage.tiny, None)) as scene:
+    async with stage.scene(config=settings_of(stage.tiny, None)) as scene:
         await preloaded(scene)
         assert (await scene.not_embedded(MINE)).code == "probe_required"
         assert (await row(scene))["self_check"] == {"state": "not_applicable"}
 
 
 async def test_a_job_needs_no_probe_either(stage: Stage) -> None:
-    async with stage.scene(config=config(stage.tiny)) as scene:
+    async with stage.scene(config=settings_of(stage.tiny)) as scene:
         await preloaded(scene)
         items = [{"id": str(number), "text": "a b"} for number in range(65)]
         job = await scene.call("embed.batch", model=MINE, items=items, request_key="k")
@@ -98,7 +80,7 @@ async def test_wrong_numbers_refuse_name_the_profile_and_are_kept(
 ) -> None:
     tiny, home = stage.changed(str(tmp_path)), tmp_path / "home"
     tiny.change_figures(OTHER)
-    async with stage.scene(tiny=tiny, home=home, config=config(tiny)) as scene:
+    async with stage.scene(tiny=tiny, home=home, config=settings_of(tiny)) as scene:
         with caplog.at_level(logging.WARNING, "synapse_host.operations.preloading"):
             await preloaded(scene)
         refusal = await scene.not_embedded(MINE)
@@ -109,11 +91,11 @@ async def test_wrong_numbers_refuse_name_the_profile_and_are_kept(
         assert "cosine" in details["reason"]
     (warned,) = warnings(caplog)
     assert warned.startswith(f"preload '{MINE}' is loaded and does not serve: self_check_failed: ")
-    async with stage.scene(tiny=tiny, home=home, config=config(tiny)) as scene:
+    async with stage.scene(tiny=tiny, home=home, config=settings_of(tiny)) as scene:
         assert (await scene.not_embedded(MINE)).details == details
         assert scene.workers_started == 0
     # Other figures have another seal, and with it another key.
-    async with stage.scene(home=home, config=config(stage.tiny)) as scene:
+    async with stage.scene(home=home, config=settings_of(stage.tiny)) as scene:
         await preloaded(scene)
         assert (await scene.embed(MINE))["dims"] == 24
 
@@ -123,7 +105,7 @@ async def test_wrong_numbers_refuse_name_the_profile_and_are_kept(
     [(f"absent.{ENGINE}", "no reference for profile"), (f"{RERANK}.{ENGINE}", "is for task 'rerank'")],
 )
 async def test_a_profile_without_its_reference_refuses(stage: Stage, profile: str, reason: str) -> None:
-    async with stage.scene(config=config(stage.tiny, profile)) as scene:
+    async with stage.scene(config=settings_of(stage.tiny, profile)) as scene:
         await preloaded(scene)
         refusal = await scene.not_embedded(MINE)
         assert (refusal.code, (refusal.details or {})["profile"]) == ("self_check_failed", profile)
@@ -136,7 +118,7 @@ async def test_figures_that_are_not_what_their_seal_says_refuse(stage: Stage, tm
     document = json.loads(figures.read_text("utf-8"))
     document["models"][OTHER]["cases"][0]["ids"][0] += 1
     figures.write_text(json.dumps(document), encoding="utf-8")
-    async with stage.scene(OTHER, tiny=tiny, config=config(tiny)) as scene:
+    async with stage.scene(OTHER, tiny=tiny, config=settings_of(tiny)) as scene:
         await preloaded(scene)
         refusal = await scene.not_embedded(MINE)
         assert refusal.code == "self_check_failed"
@@ -150,7 +132,7 @@ async def test_figures_that_are_not_what_their_seal_says_refuse(stage: Stage, tm
 async def test_a_name_that_is_no_profile_of_the_engine_is_one_warning(
     stage: Stage, profile: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with stage.scene(config=config(stage.tiny, profile)) as scene:
+    async with stage.scene(config=settings_of(stage.tiny, profile)) as scene:
         with caplog.at_level(logging.WARNING, "synapse_host.operations.preloading"):
             await preloaded(scene)
         assert (await scene.call("models.list"))["models"] == []
@@ -167,10 +149,10 @@ async def test_only_the_settings_may_name_a_profile(stage: Stage) -> None:
 
 async def test_a_profile_the_settings_name_no_more_is_gone_after_a_restart(stage: Stage, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    async with stage.scene(home=home, config=config(stage.tiny)) as scene:
+    async with stage.scene(home=home, config=settings_of(stage.tiny)) as scene:
         await preloaded(scene)
         assert (await scene.embed(MINE))["dims"] == 24
-    async with stage.scene(home=home, config=config(stage.tiny)) as scene:
+    async with stage.scene(home=home, config=settings_of(stage.tiny)) as scene:
         # Taken up from the store, before the preload is through: what was found holds.
         assert (await scene.embed(MINE))["dims"] == 24
     async with stage.scene(home=home) as scene:

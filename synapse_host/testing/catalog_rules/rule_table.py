@@ -11,11 +11,11 @@ from synapse_host.catalog.standing import CatalogStanding
 from synapse_host.downloads.installs import Install, InstallMember
 from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.worker_errors import load_error
-from synapse_host.testing.catalog_rules import file_checks, method_checks, serving_checks
+from synapse_host.testing.catalog_rules import file_checks, method_checks, profile_checks, serving_checks
 from synapse_host.testing.catalog_rules.scene import CHECKS
 from synapse_host.testing.rule_switches import Switch, nothing, nothing_async, other_refusal, returning
 
-__all__ = ["CHECKS", "SWITCHES", "file_checks", "method_checks", "serving_checks"]
+__all__ = ["CHECKS", "SWITCHES", "file_checks", "method_checks", "profile_checks", "serving_checks"]
 
 _HOST = "synapse_host."
 
@@ -122,6 +122,8 @@ SWITCHES: Mapping[str, Switch] = {
     "self_check_kept": Switch(_HOST + "host:Host._save_check", nothing_async),
     "self_check_waited_for": Switch(_HOST + "operations.lane_door:still_checking", other_refusal),
     "self_check_ceiling": Switch(_HOST + "certification.self_checks:overtime", other_refusal),
+    "profile_checked": Switch(_HOST + "operations.preloading:Preloads._check", nothing_async),
+    "profile_of_engine": Switch(_HOST + "lanes.model_preparation:refuse_other_engine", nothing),
     "unload_by_lane": Switch(_HOST + "operations.loading:LoadingService._refuse_entry", nothing),
     "unload_held": Switch(_HOST + "lanes.lane_holders:Holders.refuse", nothing),
     "remove_held": Switch(_HOST + "lanes.catalog_shelf:CatalogShelf.holders", returning(())),
