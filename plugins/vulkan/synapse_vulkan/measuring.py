@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,38 +17,39 @@ from synapse_vulkan.arena import plan
 from synapse_vulkan.attention_shape import shape_for
 from synapse_vulkan.binding import VulkanFault
 from synapse_vulkan.pace import Pace
-from synapse_vulkan.product import FEW_ROWS, VARIANTS, Products, Variant, candidates
+from synapse_vulkan.product import FEW_ROWS, NARROW, NARROW_ROWS, VARIANTS, Products, Variant, candidates
 from synapse_vulkan.recording import Outside, Recording, View, contiguous
 from synapse_vulkan.replay import Places, Replay
 from synapse_vulkan.runtime import Runtime
 from synapse_vulkan.vulkan_ops import VulkanOps
 from synapse_vulkan.weight_memory import WeightMemory
 
-#: Rows, depth and columns of a trial: some milliseconds on a software device, enough to fill another.
-_SMALL_TRIAL = (128, 256, 512)
-_LARGE_TRIAL = (2048, 1024, 1024)
-_FEW_TRIAL = (FEW_ROWS, 1024, 1024)
+#: Depth and columns of a trial: some milliseconds on a software device, enough to fill another; and many rows.
+_SMALL, _SMALL_ROWS = (256, 512), 128
+_LARGE, _LARGE_ROWS = (1024, 1024), 2048
 #: Positions, heads and features of a head in the trial of attention.
 _ATTENTION_TRIAL = (256, 4, 64)
 _REPEATS = 3
 _LONG_ENOUGH_S = 0.02
 #: A large trial that the small one lets expect to take longer is left out: one submission must not hold a device up.
 _LONGEST_TRIAL_S = 0.1
+#: A variant below this share of the fastest is not tried on fewer rows.
+_HOPELESS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Billions of floating operations a second: of every variant by name for many rows, and for few where tried."""
+    """Billions of floating operations a second: of variants by name for many rows, few and fewer; of attention."""
 
     many: Mapping[str, float]
     few: Mapping[str, float]
+    narrow: Mapping[str, float]
     attention: float
 
     def products(self) -> Products:
         """The fastest variants."""
-        named = {variant.name: variant for variant in VARIANTS}
-        few = named[_fastest(self.few)] if self.few else None
-        return Products(named[_fastest(self.many)], few)
+        named = {variant.name: variant for variant in (NARROW, *VARIANTS)}
+        return Products(*(named[_fastest(speeds)] for speeds in (self.many, self.few, self.narrow)))
 
     def pace(self) -> Pace:
         """What submissions are cut by."""
@@ -60,7 +61,8 @@ class Measured:
         return {
             "product": chosen.many.name,
             "product_gflops": {name: round(speed, 1) for name, speed in self.many.items()},
-            "product_of_few_rows": (chosen.few or chosen.many).name,
+            "product_of_few_rows": chosen.for_rows(FEW_ROWS).name,
+            "product_of_a_vector": chosen.narrow.name,
             "attention_gflops": round(self.attention, 1),
         }
 
@@ -69,11 +71,11 @@ def choose_products(runtime: Runtime) -> None:
     """Measure ``runtime`` and let it use what is fastest; one line on standard error says what and how fast."""
     measured = measure(runtime)
     runtime.products, runtime.pace = measured.products(), measured.pace()
+    chosen = runtime.products
     said = ", ".join(f"{variant} {speed:.1f}" for variant, speed in measured.many.items())
-    few = runtime.products.few
-    for_few = "" if few is None else f", of up to {FEW_ROWS} rows by {few.name}"
     sys.stderr.write(
-        f"vulkan: {runtime.device.facts.name}: products by {runtime.products.many.name}{for_few} "
+        f"vulkan: {runtime.device.facts.name}: products by {chosen.many.name}, of up to {FEW_ROWS} rows by "
+        f"{chosen.for_rows(FEW_ROWS).name}, of up to {NARROW_ROWS} by {chosen.narrow.name} "
         f"(GFLOP/s: {said}; attention {measured.attention:.1f})\n"
     )
 
@@ -96,14 +98,21 @@ def measure(runtime: Runtime) -> Measured:
     """Every variant the device can run; raises ``VulkanFault`` for a wrong product."""
     facts = runtime.device.facts
     software = facts.kind == "software"
-    variants = candidates(facts.limits, software=software)
-    many = {variant.name: speed_of(runtime, variant, *_SMALL_TRIAL) for variant in variants}
-    few: dict[str, float] = {}
+
+    def speeds(variants: Iterable[Variant], rows: int, shape: tuple[int, int]) -> dict[str, float]:
+        return {variant.name: speed_of(runtime, variant, rows, *shape) for variant in variants}
+
+    variants, shape = candidates(facts.limits, software=software), _SMALL
+    many = speeds(variants, _SMALL_ROWS, shape)
     if not software:
-        large = [variant for variant in variants if _seconds_of(_LARGE_TRIAL, many[variant.name]) < _LONGEST_TRIAL_S]
-        few = {variant.name: speed_of(runtime, variant, *_FEW_TRIAL) for variant in large}
-        many |= {variant.name: speed_of(runtime, variant, *_LARGE_TRIAL) for variant in large}
-    return Measured(many, few, attention_speed(runtime))
+        able = [variant for variant in variants if _expected(many[variant.name]) < _LONGEST_TRIAL_S]
+        if able:
+            shape = _LARGE
+            many |= speeds(able, _LARGE_ROWS, shape)
+    hopeful = [variant for variant in variants if many[variant.name] >= _HOPELESS * max(many.values())]
+    few = speeds(hopeful, FEW_ROWS, shape)
+    narrow = speeds([NARROW, *hopeful], NARROW_ROWS, shape)
+    return Measured(many, few, narrow, attention_speed(runtime))
 
 
 def speed_of(runtime: Runtime, variant: Variant, rows: int, depth: int, columns: int) -> float:
@@ -115,7 +124,7 @@ def speed_of(runtime: Runtime, variant: Variant, rows: int, depth: int, columns:
     entry = StoredTensor("w", "F32", w.shape, memoryview(w.tobytes()))
     memory = WeightMemory(runtime.device, CheckpointWeights({"w": entry}), max_tokens=1)
     recording = Recording()
-    ops = VulkanOps(memory, recording, Products(variant, variant))
+    ops = VulkanOps(memory, recording, Products.only(variant))
     product = ops.linear(contiguous(memory.put(x), 1, rows, depth), memory.weight("w", w.shape))
     seconds, found = _timed(runtime, memory, recording, ops, product)
     if not np.array_equal(found, w @ x[0, -1]):
@@ -166,9 +175,9 @@ def _fastest(speeds: Mapping[str, float]) -> str:
     return max(speeds, key=lambda variant: speeds[variant])
 
 
-def _seconds_of(trial: tuple[int, int, int], gflops: float) -> float:
-    rows, depth, columns = trial
-    return 2.0 * rows * depth * columns / gflops / 1e9
+def _expected(gflops: float) -> float:
+    """Seconds of a large trial."""
+    return 2.0 * _LARGE_ROWS * _LARGE[0] * _LARGE[1] / gflops / 1e9
 
 
 def _last_row(x: View) -> View:

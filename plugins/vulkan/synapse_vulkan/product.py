@@ -62,26 +62,34 @@ def tiled(rows: int) -> Variant:
     return Variant(f"tiled-{16 * rows}x64", "gemm_tiled", 16 * rows, 16, (256, rows, 1), staged)
 
 
+#: For one vector a text: as little as possible is computed for rows that are not there.
+NARROW = direct(64, 2, 1)
+#: Rows of the vectors of a small batch, which are their own class of products.
+NARROW_ROWS = 8
+#: Up to this many rows, a query or two, large tiles leave most of a card idle.
+FEW_ROWS = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The variants a device is served with: ``many`` rows, and ``few`` rows where another is faster for them."""
+    """The variants a device is served with: ``many`` rows, ``few`` rows where another is faster for them, and fewer."""
 
     many: Variant
     few: Variant | None = None
+    narrow: Variant = NARROW
+
+    @classmethod
+    def only(cls, variant: Variant) -> Products:
+        """``variant`` for any number of rows."""
+        return cls(variant, variant, variant)
 
     def for_rows(self, rows: int) -> Variant:
         """The variant for a product of that many rows."""
         if rows <= NARROW_ROWS:
-            return NARROW
+            return self.narrow
         return self.many if self.few is None or rows > FEW_ROWS else self.few
 
 
-#: Few rows, such as one vector a text: as little as possible is computed for rows that are not there.
-NARROW = direct(64, 2, 1)
-#: Up to this many rows ``NARROW`` is taken whatever the device likes.
-NARROW_ROWS = 8
-#: Up to this many rows, a query or two, large tiles leave most of a card idle.
-FEW_ROWS = 64
 #: What is measured at load; the first is taken where nothing was measured.
 VARIANTS: tuple[Variant, ...] = (direct(8, 16, 4), direct(32, 8, 2), tiled(4), tiled(8))
 

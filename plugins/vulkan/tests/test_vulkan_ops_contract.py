@@ -55,7 +55,7 @@ class VulkanUnderTest(OpsUnderTest):
     ) -> None:
         self.dtype: DType = dtype
         self._runtime, self._shape = runtime, shape
-        self._products = runtime.products if variant is None else Products(variant, variant)
+        self._products = runtime.products if variant is None else Products.only(variant)
         self._memories: list[WeightMemory] = []
 
     def make(self, weights: WeightSource, *, max_tokens: int) -> VulkanOps:

@@ -287,13 +287,14 @@ def test_workgroups_of_128_leave_out_the_variants_that_need_256(
         assert vectors_on(runtime, model).tobytes() == here.tobytes()
 
 
-def test_a_card_is_measured_for_few_rows_too_and_for_every_variant(pretend: Callable[[Pretended], None]) -> None:
+def test_a_card_is_measured_by_every_variant_and_number_of_rows(pretend: Callable[[Pretended], None]) -> None:
     pretend(Pretended(kind=2))
     with opened() as runtime:
         measured = measure(runtime)
     assert {"tiled-64x64", "tiled-128x64"} < set(measured.many)
-    # A variant too slow for a large trial is not tried again, so that no submission holds the device up.
+    # What is hopeless for many rows is not tried on fewer.
     assert set(measured.few) <= set(measured.many)
+    assert set(measured.narrow) == {*measured.few, "direct-2x4"}
 
 
 def test_a_table_larger_than_a_texel_buffer_is_kept_in_parts(

@@ -145,7 +145,7 @@ def test_what_a_gpu_gets_runs_clean_and_comes_close(
     write_model(tmp_path, MODELS["modernbert"])
     wanted = run_model(watch.runtime, tmp_path, 400, "mean")
     monkeypatch.setattr(backend_module, "shape_for", lambda kind: DEVICE_SHAPE)
-    monkeypatch.setattr(watch.runtime, "products", Products(VARIANTS[-1], VARIANTS[-1]))
+    monkeypatch.setattr(watch.runtime, "products", Products.only(VARIANTS[-1]))
     found = run_model(watch.runtime, tmp_path, 400, "mean")
     assert np.abs(found - wanted).max() <= END_TO_END["f32"].max_abs_error
     assert watch.messages == []
