@@ -54,8 +54,8 @@ class Submission:
 class Replay:
     """The submissions of one recording, cut by ``pace``.
 
-    ``stale`` says that one of them took far longer than expected, so that the recording is to be made again. The first
-    run is not counted: some drivers compile a kernel when it runs first.
+    ``stale`` says that one of them took another time than expected, so that the recording is to be made again. The
+    first run is not counted: some drivers compile a kernel when it runs first.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class Replay:
         for place, submission in enumerate(self.submissions):
             began = clock()
             device.submit(submission.commands)
-            if self._ran and submission.pieces > 1:
+            # One is enough: the others were cut by the same speeds.
+            if self._ran and not self.stale and submission.pieces > 1:
                 self._hold(submission, clock() - began)
             if place < last:
                 done()
@@ -97,7 +98,7 @@ class Replay:
 
     def _hold(self, submission: Submission, took: float) -> None:
         pace = self._pace
-        if pace is not None and pace.too_slow(submission.kernels, submission.seconds, took):
+        if pace is not None and pace.learn(submission.kernels, submission.seconds, took):
             self.stale = True
 
     def _seconds(self, step: Step) -> float:

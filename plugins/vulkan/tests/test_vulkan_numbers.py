@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from synapse_vulkan import plugin
 from synapse_vulkan.opening import open_runtime
+from synapse_vulkan.pace import Pace
 from synapse_vulkan.product import VARIANTS, Products, Variant
 
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
@@ -127,6 +128,8 @@ class CountingLibrary:
 
 def test_a_replayed_forward_touches_no_dispatch(minilm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = seeded_rows([20, 25], VOCAB)
+    # Whatever else the machine does: a slow submission would have its recording made anew.
+    monkeypatch.setattr(Pace, "learn", lambda *arguments: False)
     embed(minilm, rows)
     device = open_runtime().device
     counted = CountingLibrary(device.lib)
@@ -134,7 +137,7 @@ def test_a_replayed_forward_touches_no_dispatch(minilm: Any, monkeypatch: pytest
     embed(minilm, rows)
     waits = counted.calls.count("vkWaitForFences")
     submissions = counted.calls.count("vkQueueSubmit")
-    assert submissions <= 8
+    assert 1 <= submissions <= 64
     assert counted.calls.count("vkResetFences") == submissions
     # Nothing but submitting and waiting, however many dispatches a forward has.
     assert len(counted.calls) == 2 * submissions + waits

@@ -30,21 +30,46 @@ def test_what_was_not_measured_is_taken_for_slower_than_products() -> None:
 
 def test_a_submission_within_its_time_changes_nothing() -> None:
     pace = Pace(1e9)
-    assert not pace.too_slow({"gemm_direct"}, SUBMISSION_S, LONGEST_S)
+    assert not pace.learn({"gemm_direct"}, SUBMISSION_S, LONGEST_S)
     assert pace.seconds("gemm_direct", 1e9) == 1.0
 
 
 def test_the_speeds_of_what_was_in_a_slow_submission_follow_it_and_no_others() -> None:
     pace = Pace(1e9, 1e9)
-    assert pace.too_slow({"attention", "norm"}, 0.25, 2.5)
-    assert pace.seconds("attention", 1e9) == pytest.approx(10.0)
-    assert pace.seconds("rope", 1e9) == pytest.approx(160.0)
+    assert pace.learn({"attention", "norm"}, 0.25, 0.75)
+    assert pace.seconds("attention", 1e9) == pytest.approx(3.0)
+    assert pace.seconds("rope", 1e9) == pytest.approx(48.0)
     assert pace.seconds("gemm_direct", 1e9) == 1.0
     # What is cut anew is expected to take its time, so that it is not cut again.
-    assert len(cut_groups(step(1000), pace.seconds("attention", 1e9) / SUBMISSION_S)) == 40
+    assert len(cut_groups(step(1000), pace.seconds("attention", 1e9) / SUBMISSION_S)) == 12
 
 
-def test_a_device_slower_than_any_expectation_makes_none_faster() -> None:
+def test_a_machine_that_slept_costs_a_step_and_comes_back() -> None:
     pace = Pace(1e9)
-    assert pace.too_slow({"gemm_direct"}, 5.0, 1.0)
+    assert pace.learn({"gemm_direct"}, 0.25, 30_000.0)
+    assert pace.seconds("gemm_direct", 1e9) == pytest.approx(4.0)
+    assert pace.learn({"gemm_direct"}, 0.25, 0.02)
+    assert pace.learn({"gemm_direct"}, 0.25, 0.02)
+    assert pace.seconds("gemm_direct", 1e9) == pytest.approx(1.0)
+    # It never gets faster than it was measured, so nothing is cut again for nothing.
+    assert not pace.learn({"gemm_direct"}, 0.25, 0.02)
+
+
+def test_trouble_without_end_stops_at_a_least_speed_and_is_cut_no_further() -> None:
+    pace = Pace(1e9)
+    changes = [pace.learn({"gemm_direct"}, 0.25, 100.0) for _ in range(9)]
+    assert changes == [True] * 3 + [False] * 6
+    assert pace.seconds("gemm_direct", 1e9) == pytest.approx(64.0)
+
+
+@pytest.mark.parametrize(("expected", "took"), [(0.019, 0.0001), (0.25, 0.04), (0.0, 0.0)])
+def test_what_is_short_says_nothing(expected: float, took: float) -> None:
+    pace = Pace(1e9)
+    assert pace.learn({"norm"}, 0.25, 1.0)
+    assert not pace.learn({"norm"}, expected, took)
+
+
+def test_a_submission_expected_to_be_long_makes_no_device_faster() -> None:
+    pace = Pace(1e9)
+    assert not pace.learn({"gemm_direct"}, 5.0, 1.0)
     assert pace.seconds("gemm_direct", 1e9) == 1.0

@@ -83,6 +83,8 @@ def test_many_shapes_hold_no_more_than_the_room(tmp_path: Path, monkeypatch: pyt
     batches = [batch_of(seeded_rows([length] * rows, 97)) for length in range(8, 256, 16) for rows in (1, 2)]
     with loaded(tmp_path) as model:
         wanted = [plugin.synapse_embed(model, batch, ignore_progress).tobytes() for batch in batches]
+    # However busy the machine is, no recording is made anew for it.
+    monkeypatch.setattr(Pace, "learn", lambda *arguments: False)
     alive = live_handles(monkeypatch)
     kept = Recordings(room=100)
     monkeypatch.setattr(backend_module, "Recordings", lambda: kept)
@@ -118,7 +120,7 @@ def test_a_recording_whose_submissions_take_too_long_is_cut_again(
             plugin.synapse_embed(model, batch, ignore_progress)
         many = submissions(model, batch, monkeypatch)
         found = plugin.synapse_embed(model, batch, ignore_progress)
-    assert many > 2 * few
+    assert few < many < 6 * few
     assert found.tobytes() == wanted.tobytes()
 
 
