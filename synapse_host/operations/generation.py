@@ -139,9 +139,11 @@ def _room(lane: Lane, max_tokens: int) -> int:
     context, special = lane.model.max_tokens, lane.tokenizer.special_tokens
     room = context - max_tokens
     if room < special + 1:
+        most = context - special - 1
+        remedy = f"ask for at most {most}" if most > 0 else f"load it with max_tokens of {special + 2} or more"
         raise InvalidRequest(
             f"max_tokens {max_tokens} leaves {max(room, 0)} tokens for the prompt in the context of {context} that "
-            f"model {lane.model.model_id!r} was loaded with; ask for at most {context - special - 1}",
+            f"model {lane.model.model_id!r} was loaded with; {remedy}",
             details={"max_tokens": max_tokens, "context_tokens": context},
         )
     return room

@@ -90,6 +90,15 @@ def test_a_long_prompt_is_cut_to_what_the_reply_leaves_and_disclosed(client: Cli
     assert (reply.truncation.truncated, reply.n_prompt) == (True, 12)
 
 
+@pytest.mark.parametrize(("context", "remedy"), [(1, "load it with max_tokens of 2 or more"), (2, "ask for at most 1")])
+def test_a_context_without_room_for_a_prompt_says_what_helps(
+    client: Client, folder: Path, context: int, remedy: str
+) -> None:
+    load_model(client, folder, engine="llama", task="generate", model_id="short", certify=False, max_tokens=context)
+    refused = refusal(lambda: client.generate("short", "the", max_tokens=context))
+    assert (refused.code, remedy in refused.message) == ("invalid_request", True)
+
+
 def test_what_is_refused_and_how(client: Client) -> None:
     ask = {"model": "tiny", "prompt": "the", "max_tokens": 4}
 
