@@ -22,6 +22,7 @@ from synapse_host.hookspecs import Task
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.neural_engine_models import on_neural_engine
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
 
 __all__ = ["REFERENCE_BACKEND", "ProbeSetting", "probe_lane"]
 
@@ -62,8 +63,10 @@ async def probe_lane(
         await subject.run_lane()
         tell("engine")
         # Text is held to the reference token by token: no operation can be wrong in it and not show.
-        engine = None if model.task == "generate" else await check_engine(model, setting)
-        if engine is None:
+        packages = model.format == MLMODELC
+        engine = None if model.task == "generate" or packages else await check_engine(model, setting)
+        # What packages compute is in them: no other model can be run in their place.
+        if engine is None and not packages:
             tell("magnifying model")
             await subject.run_magnified()
         speed = None

@@ -12,13 +12,15 @@ from typing import Any, Protocol
 
 from synapse_host.certification import gates
 from synapse_host.certification.worker_runs import StartWorker
-from synapse_host.errors import StoreFailure
+from synapse_host.errors import InvalidRequest, StoreFailure
 from synapse_host.hookspecs import CheckNumbers
 from synapse_host.identity.digests import sha256_file
 from synapse_host.identity.numeric_profile import EngineIdentity
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.model_package import SAFETENSORS
+from synapse_host.lanes.registered_model import CHECKPOINT_SUFFIX, RegisteredModel
 from synapse_host.magnifiers.magnifier import VOCAB, Magnifier
 from synapse_host.magnifiers.table import MAGNIFIED, magnifier_of
+from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
 
 REFERENCE_BACKEND = "reference"
 
@@ -60,7 +62,14 @@ class Subject(Protocol):
 
 
 def on_reference(model: RegisteredModel) -> RegisteredModel:
-    """The model as the reference computes it, in float32."""
+    """The model as the reference computes it, in float32; a package set by the checkpoint it was made of.
+
+    Raises:
+        InvalidRequest: a package set came without that checkpoint, or without the config.json of it.
+
+    """
+    if model.format == MLMODELC:
+        model = _checkpoint_of(model)
     return dataclasses.replace(
         model,
         model_id=f"{model.model_id}-reference",
@@ -69,6 +78,24 @@ def on_reference(model: RegisteredModel) -> RegisteredModel:
         dtype="f32",
         kernel_revision=None,
         manifest_digest=None,
+    )
+
+
+def _checkpoint_of(model: RegisteredModel) -> RegisteredModel:
+    checkpoint = next((file for file in model.shards if file.file.endswith(CHECKPOINT_SUFFIX)), None)
+    if checkpoint is None or not model.has_config:
+        raise InvalidRequest(
+            f"model {model.model_id!r} is a package set without what it was made of, which a probe compares it with; "
+            "load it with the checkpoint's safetensors file in files.extra and its config.json in files.config",
+            details={"model_id": model.model_id},
+        )
+    return dataclasses.replace(
+        model,
+        format=SAFETENSORS,
+        model_path=checkpoint.path,
+        model_sha256=checkpoint.sha256,
+        model_size=checkpoint.size,
+        shards=(),
     )
 
 

@@ -29,5 +29,7 @@ class LoadRequest:
     prompts: TextPrompts = NO_PROMPTS
     #: The architecture it must be of, where the caller says.
     family: str | None = None
+    #: Files beside the first, in their order; only package sets have any.
+    extra: tuple[NamedFile, ...] = ()
     #: Of a preload: what it is checked against at load.
     profile: str | None = None

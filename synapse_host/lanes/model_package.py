@@ -17,7 +17,9 @@ from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_file, sha256_hex
 from synapse_host.lanes.file_errors import artifact_invalid
 from synapse_host.lanes.load_request import LoadRequest
+from synapse_host.lanes.package_set import bounded, longest_package
 from synapse_host.model_files.architectures import Architecture, read_architecture
+from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
 from synapse_host.model_files.gguf_cursor import GgufFault
 from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
 from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
@@ -42,6 +44,7 @@ class ModelFiles:
     model: Path
     tokenizer: Path
     config: Path | None
+    format: str = SAFETENSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,13 @@ def resolve_files(request: LoadRequest, formats: Collection[str] = (SAFETENSORS,
         )
     if GGUF in formats:
         _refuse_config(request)
-        return ModelFiles(_found(root, _gguf_name(root, request)), _found(root, request.tokenizer[0]), None)
-    return ModelFiles(*(_found(root, name) for name, _ in (request.model, request.tokenizer, request.config)))
+        return ModelFiles(_found(root, _gguf_name(root, request)), _found(root, request.tokenizer[0]), None, GGUF)
+    if MLMODELC in formats:
+        named = request.config != (DEFAULT_CONFIG, None) or (root / DEFAULT_CONFIG).exists()
+        config = _found(root, request.config[0]) if named else None
+        return ModelFiles(_found(root, request.model[0]), _found(root, request.tokenizer[0]), config, MLMODELC)
+    model, tokenizer, config = (_found(root, name) for name, _ in (request.model, request.tokenizer, request.config))
+    return ModelFiles(model, tokenizer, config)
 
 
 def with_index(request: LoadRequest, formats: Collection[str] = (SAFETENSORS,)) -> LoadRequest:
@@ -100,10 +108,14 @@ def read_outline(request: LoadRequest, files: ModelFiles) -> Outline:
         InvalidRequest: config.json describes no model that is served here.
 
     """
-    if files.config is None:
+    if files.format == GGUF:
         return Outline(GGUF, _read_gguf(files.model, request.model[1])[0], None)
-    data, digest = read_verified(files.config, *request.config, limit=LARGEST_CONFIG)
-    return Outline(SAFETENSORS, read_architecture(_parse_config(data, request.config[0])), digest)
+    config = None if files.config is None else read_verified(files.config, *request.config, limit=LARGEST_CONFIG)
+    architecture = None if config is None else read_architecture(_parse_config(config[0], request.config[0]))
+    if files.format == MLMODELC:
+        architecture = bounded(architecture, longest_package(request))
+    assert architecture is not None
+    return Outline(files.format, architecture, None if config is None else config[1])
 
 
 def digest_weights(request: LoadRequest, files: ModelFiles, outline: Outline) -> FileDigest:
@@ -118,7 +130,7 @@ def digest_weights(request: LoadRequest, files: ModelFiles, outline: Outline) ->
         _require(files.model, files.model.name, expected, digest)
         return digest
     digest = _digest_verified(files.model, name, expected)
-    if not is_index(request):
+    if not is_index(request) and outline.format == SAFETENSORS:
         _check_header(files.model, name, digest)
     return digest
 

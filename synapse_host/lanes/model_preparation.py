@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from synapse_host.errors import InvalidRequest
-from synapse_host.hookspecs import BackendDescription, DType, Pooling, Task
+from synapse_host.hookspecs import BackendDescription, BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.numeric_profile import (
     PROFILE_POOLING,
     CertifiedShape,
@@ -30,10 +30,13 @@ from synapse_host.lanes.model_package import (
     read_outline,
     read_verified,
 )
+from synapse_host.lanes.package_set import read_extra, set_digest
 from synapse_host.lanes.profiles import refuse_other_engine
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.lanes.registered_model import RegisteredModel, WeightShard
 from synapse_host.lanes.weight_shards import read_shards, weights_digest
 from synapse_host.model_files.architectures import Architecture
+from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
+from synapse_host.model_files.source_files import FileDigest
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pair_template import template_of
 from synapse_host.tokenization.pairs import LaneTokenizer, PairTokenizer
@@ -59,17 +62,17 @@ def prepare_model(
     outline = read_outline(request, files)
     architecture = outline.architecture
     _check_family(architecture, description, request.family)
-    max_tokens = _max_tokens(request, architecture)
+    max_tokens = _max_tokens(request, files, architecture)
     tokenizer_bytes, tokenizer = read_verified(files.tokenizer, *request.tokenizer, limit=LARGEST_TOKENIZER)
     parsed = _tokenizer(request, architecture, tokenizer_bytes, max_tokens)
     model = digest_weights(request, files, outline)
-    shards = read_shards(request.directory, files.model, request.model[0], model) if is_index(request) else ()
+    shards, digest = _weights(request, files, model)
     pooling, normalize = _way_out(request)
     engine = EngineIdentity(
         description.engine, description.engine_version, {**description.build_flags, "precision": dtype}
     )
     profile = NumericProfile(
-        model_digest=outline.package_digest(weights_digest(model.sha256, shards)),
+        model_digest=outline.package_digest(digest),
         quant=request.quant,
         engine=engine,
         sanitized_tokenizer_digest=parsed.sanitized_digest,
@@ -110,7 +113,7 @@ def prepare_model(
         numeric_profile_json=numeric_profile_json(profile),
         numeric_profile_id=numeric_profile_id(profile),
         fingerprint=fingerprint(profile),
-        batch=description.recommended_batch or DEFAULT_POLICY,
+        batch=_batch(files, description, max_tokens),
         created_ms=created_ms,
         shards=shards,
         profile=request.profile,
@@ -133,6 +136,22 @@ def read_tokenizer(model: RegisteredModel) -> LaneTokenizer:
     if model.task == "rerank":
         return PairTokenizer.from_json(data, template=model.pair_template, **limits)
     return ModelTokenizer.from_json(data, prompts=model.prompts, rowless_added=model.task == "generate", **limits)
+
+
+def _weights(request: LoadRequest, files: ModelFiles, model: FileDigest) -> tuple[tuple[WeightShard, ...], str]:
+    """The files beside the first, and one digest for all of them."""
+    if files.format == MLMODELC:
+        extra = read_extra(request)
+        return extra, set_digest(model.sha256, extra)
+    shards = read_shards(request.directory, files.model, request.model[0], model) if is_index(request) else ()
+    return shards, weights_digest(model.sha256, shards)
+
+
+def _batch(files: ModelFiles, description: BackendDescription, max_tokens: int) -> BatchPolicy:
+    if files.format == MLMODELC:
+        # Source: the advice for Core ML lanes (original facts 2.4).
+        return BatchPolicy(rows=8, token_budget=8 * max_tokens)
+    return description.recommended_batch or DEFAULT_POLICY
 
 
 def _tokenizer(request: LoadRequest, architecture: Architecture, data: bytes, max_tokens: int) -> LaneTokenizer:
@@ -168,8 +187,10 @@ def _way_out(request: LoadRequest) -> tuple[Pooling, bool]:
     return (request.pooling, request.normalize) if pooling is None else (pooling, False)
 
 
-def _max_tokens(request: LoadRequest, architecture: Architecture) -> int:
+def _max_tokens(request: LoadRequest, files: ModelFiles, architecture: Architecture) -> int:
     asked = request.max_tokens
+    if asked is None and files.format == MLMODELC:
+        return architecture.max_positions
     if asked is None:
         default = DEFAULT_GENERATE_TOKENS if request.task == "generate" else DEFAULT_MAX_TOKENS
         return min(default, architecture.max_positions)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.numeric_profile import EngineIdentity
-from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
+from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
 from synapse_host.tokenization.pair_template import PairTemplate
 from synapse_host.tokenization.text_prompts import TextPrompts
 
 #: Compiles each padded length of a model when the host admits it (readings, 8).
 DIRECT_ENGINE = "ane-direct-worker"
+#: Files of a package set that are no packages: what they were made of.
+CHECKPOINT_SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class RegisteredModel:
     """One registered model; everything here is stored and survives a restart.
 
     A format that carries its own configuration has the model file as its config file. With ``shards`` the model file is
-    their index.
+    their index; of a package set they are the files beside the first.
     """
 
     model_id: str
@@ -80,7 +82,7 @@ class RegisteredModel:
     @property
     def has_config(self) -> bool:
         """Whether there is a config.json."""
-        return self.format != GGUF
+        return self.config_path != self.model_path
 
     @property
     def checks_itself(self) -> bool:
@@ -115,6 +117,11 @@ class RegisteredModel:
             pairs["shape_admission"] = "explicit"
         if packages is not None:
             pairs["package_cache_root"] = packages
-        if self.shards:
+        if self.format == MLMODELC:
+            archives = [(self.model_path, self.model_sha256)]
+            archives += [(file.path, file.sha256) for file in self.shards if not file.file.endswith(CHECKPOINT_SUFFIX)]
+            pairs["artifact_paths"] = json.dumps([path for path, _ in archives])
+            pairs["artifact_digests"] = json.dumps([sha256 for _, sha256 in archives])
+        elif self.shards:
             pairs["shards"] = json.dumps({shard.file: [shard.path, shard.sha256] for shard in self.shards})
         return pairs

@@ -113,7 +113,7 @@ class LoadFetching:
 
 def _local_names(request: LoadRequest, fetched: Collection[str]) -> Sequence[str]:
     """Files of the request's own directory that go beside those fetched; what is not there is missed when loading."""
-    names = (request.model[0], request.tokenizer[0], request.config[0])
+    names = [file[0] for file in (request.model, request.tokenizer, request.config, *request.extra)]
     return [name for name in names if name not in fetched and (Path(request.directory) / name).is_file()]
 
 

@@ -26,6 +26,8 @@ Digest = Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")]
 
 _REPO = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+#: What people call the Neural Engine without saying which of its engines (original facts 2.3).
+NEURAL_ENGINE_NAMES = frozenset({"ane", "coreml", "neural_engine"})
 _HTTP = ("http://", "https://")
 _NOT_IN_ID = re.compile(r"[^a-z0-9._-]+")
 
@@ -164,7 +166,9 @@ def _specs(params: ModelLoadParams) -> list[_Spec]:
 
 
 def _refuse_local_extras(params: ModelLoadParams, specs: Sequence[_Spec]) -> None:
-    """Shards are found beside their index; no engine takes another file."""
+    """Shards are found beside their index; no other format than package sets takes another file."""
+    if _is_package(specs[0]):
+        return
     local = [spec for spec in specs if spec.role.startswith("extra:") and not _is_address(spec.place)]
     if local:
         raise _lacks(
@@ -238,12 +242,13 @@ def _request(
     def named(role: str, default: str) -> NamedFile:
         return (names.get(role, default), digests.get(role))
 
+    model = named("model", "model.safetensors")
     return LoadRequest(
         directory=params.path or "",
-        model=named("model", "model.safetensors"),
+        model=model,
         tokenizer=named("tokenizer", "tokenizer.json"),
         config=named("config", "config.json"),
-        engine=params.engine,
+        engine=_engine(params.engine, model[0]),
         model_id=params.model_id or (_default_id(params, fetched) if fetched else None),
         task=params.task,
         pooling=params.pooling,
@@ -253,8 +258,26 @@ def _request(
         quant=params.quant,
         family=params.family,
         prompts=TextPrompts(params.prompts.query, params.prompts.document),
+        extra=tuple((name, digests[role]) for role, name in names.items() if role.startswith("extra:"))
+        if _is_package_name(model[0])
+        else (),
         profile=params.profile if isinstance(params, PreloadParams) else None,
     )
+
+
+def _engine(asked: str, model: str) -> str:
+    """The engine that runs such a file: the Neural Engine has one for package sets and one for checkpoints."""
+    if asked not in NEURAL_ENGINE_NAMES:
+        return asked
+    return "ane-coreml" if _is_package_name(model) else "ane"
+
+
+def _is_package(spec: _Spec) -> bool:
+    return _is_package_name(_name(spec))
+
+
+def _is_package_name(name: str) -> bool:
+    return name.endswith(".zip")
 
 
 def _default_id(params: ModelLoadParams, fetched: Sequence[WantedFile]) -> str:
