@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from synapse_ane.mil import ct, types
+from synapse_host.ops.reference_activations import erf
 
 Array: TypeAlias = npt.NDArray[Any]
 Step: TypeAlias = Callable[..., Any]
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def open_package(path: Path) -> dict[str, Any]:
@@ -105,7 +104,7 @@ def _gather(x: Array, indices: Array, axis: int = 0, batch_dims: int = 0, **_: A
 def _gelu(x: Array, mode: str) -> Array:
     wide = x.astype(np.float64)
     if mode == "EXACT":
-        below: Array = _erf(wide / math.sqrt(2.0))
+        below: Array = erf(wide / math.sqrt(2.0))
     else:
         below = np.tanh(math.sqrt(2.0 / math.pi) * (wide + 0.044715 * wide**3))
     return wide * (0.5 + 0.5 * below)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from synapse_host.hookspecs import BackendDescription
+from synapse_host.model_files.compiled_package import NAMELESS_FAMILY, read_package_shape
 from synapse_host.testing.tiny_gguf import write_bert_gguf
 from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer, write_safetensors
 from synapse_host.testing.tiny_rerankers import TinyBertReranker
@@ -36,7 +37,9 @@ GGUF_FORMAT = "gguf"
 SEEDED_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {SEEDED_FORMAT: tuple(SEEDED_MODELS), GGUF_FORMAT: ("bert",)}
 )
+PACKAGE_FORMAT = "mlmodelc"
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+_PACKAGE_SUFFIX = ".mlmodelc.zip"
 
 
 class NoModel(Exception):
@@ -47,7 +50,8 @@ class NoModel(Exception):
 class ModelUnderTest:
     """The files of one model and what the suite must know of it.
 
-    ``vocab_size`` is None when no config.json says it. ``seeded`` tells a model of ours from an author's.
+    ``vocab_size`` is None when no config.json says it. ``seeded`` tells a model of ours from an author's. ``packages``
+    are the files beside the first of a package set.
     """
 
     artifact: Path
@@ -57,6 +61,7 @@ class ModelUnderTest:
     vocab_size: int | None
     max_tokens: int
     seeded: bool
+    packages: tuple[Path, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -76,6 +81,10 @@ class ModelUnderTest:
         }
         if self.config_file is not None:
             pairs |= {"config_path": str(self.config_file), "config_digest": _sha256(self.config_file)}
+        if self.format == PACKAGE_FORMAT:
+            files = (self.artifact, *self.packages)
+            pairs |= {"artifact_paths": json.dumps([str(file) for file in files])}
+            pairs |= {"artifact_digests": json.dumps([_sha256(file) for file in files])}
         digest, kind = changes.pop("digest", self.digest), changes.pop("format", self.format)
         return Load(req_id, str(self.artifact), digest, kind, pairs | changes)
 
@@ -131,11 +140,13 @@ def _seeded_gguf(file: Path, model: TinyBert) -> ModelUnderTest:
 
 
 def model_in(directory: Path, description: BackendDescription) -> ModelUnderTest:
-    """The model in ``directory``: one file of weights, and config.json when there is one.
+    """The model in ``directory``: one file of weights or a set of packages, and config.json when there is one.
 
     The family is the config's ``model_type`` where the backend declares it and the first declared one otherwise.
     Raises ``NoModel``.
     """
+    if PACKAGE_FORMAT in description.model_formats:
+        return _packages_in(directory)
     weights = sorted(path for path in directory.glob("*") if path.suffix in _WEIGHT_SUFFIXES)
     if len(weights) != 1:
         raise NoModel(
@@ -155,6 +166,23 @@ def model_in(directory: Path, description: BackendDescription) -> ModelUnderTest
         min(LONGEST_ROW, config.get("max_position_embeddings", LONGEST_ROW)),
         False,
     )
+
+
+def _packages_in(directory: Path) -> ModelUnderTest:
+    """The zipped packages of ``directory``; the first in the order of names is the artifact."""
+    packages = sorted(directory.glob(f"*{_PACKAGE_SUFFIX}"))
+    if not packages:
+        raise NoModel(f"--model {str(directory)!r} holds no {_PACKAGE_SUFFIX}; name a directory with a package set")
+    lengths = [_length_of(package) for package in packages]
+    first, *others = packages
+    return ModelUnderTest(
+        first, None, PACKAGE_FORMAT, NAMELESS_FAMILY, None, min(LONGEST_ROW, max(lengths)), False, tuple(others)
+    )
+
+
+def _length_of(package: Path) -> int:
+    with package.open("rb") as file:
+        return read_package_shape(file).length
 
 
 def _sha256(file: Path) -> str:

@@ -1,0 +1,44 @@
+"""The backend conformance suite over both Neural Engine backends, their programs run by the interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synapse_ane.interpreted_runtime import InterpretedRuntime
+from synapse_ane.package_maker import make_set_of
+
+from synapse_host.testing.conformance.suite import ConformanceSuite
+from synapse_host.testing.tiny_models import TinyBert, write_model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning"),
+]
+
+INTERPRETED = {"allow_interpreter": "true"}
+TINY = TinyBert(1, hidden=32, layers=1, heads=2, intermediate=48, vocab=400, positions=520)
+
+
+class TestAne(ConformanceSuite):
+    """Programs of every length, made when a row first needs it."""
+
+    backend = "ane"
+    settings = INTERPRETED
+
+
+class TestAneCoreML(ConformanceSuite):
+    """A set of three packages."""
+
+    backend = "ane-coreml"
+    settings = INTERPRETED
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def a_set(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        folder = tmp_path_factory.mktemp("set")
+        (folder / "made-of").mkdir()
+        write_model(folder / "made-of", TINY)
+        made = make_set_of(folder / "made-of", folder, (32, 128, 512), InterpretedRuntime(), normalize=False)
+        assert {each.path.parent for each in made} == {folder}
+        cls.model = Path(folder)
