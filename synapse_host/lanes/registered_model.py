@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
+from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
 from synapse_host.tokenization.pair_template import PairTemplate
 from synapse_host.tokenization.text_prompts import TextPrompts
 
@@ -82,7 +83,7 @@ class RegisteredModel:
     @property
     def has_config(self) -> bool:
         """Whether there is a config.json."""
-        return self.config_path != self.model_path
+        return self.format not in (GGUF, MLMODELC) or self.config_path != self.model_path
 
     @property
     def checks_itself(self) -> bool:

@@ -17,7 +17,7 @@ from synapse_ane.mil import Var, constant, mb
 #: Masks of one recording by what they depend on.
 Masks: TypeAlias = dict[object, Var]
 
-#: Rows up to here attend in one piece.
+#: Rows up to here attend in one piece, and no piece of a longer one has more queries.
 ONE_PIECE = 512
 #: Scores of one head in one operation: 512 queries against 2,048 keys, or 128 against 8,192.
 SCORES_AT_ONCE = 1 << 20
@@ -80,7 +80,7 @@ def tiles(length: int, sight: Sight) -> list[_Tile]:
     """How the queries of a row are cut, and the keys each piece needs."""
     if length <= (ONE_PIECE if sight.window is None else WINDOW_TILE):
         return [_Tile(0, length, 0, length)]
-    size = WINDOW_TILE if sight.window is not None else max(1, SCORES_AT_ONCE // length)
+    size = WINDOW_TILE if sight.window is not None else max(1, min(ONE_PIECE, SCORES_AT_ONCE // length))
     cut = []
     for first in range(0, length, size):
         stop = min(first + size, length)

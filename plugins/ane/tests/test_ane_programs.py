@@ -57,6 +57,7 @@ def test_queries_of_long_rows_are_cut_and_see_all_they_may() -> None:
         for causal, window in ((False, None), (True, None), (False, 64), (True, 64)):
             seen = np.zeros((length, length), bool) if length <= 2048 else None
             covered = 0
+            assert (len(tiles(length, Sight(None, causal, window))) > 1) == (length > (256 if window else 512))
             for tile in tiles(length, Sight(None, causal, window)):
                 assert tile.first == covered
                 covered = tile.stop
