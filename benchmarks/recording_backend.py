@@ -59,8 +59,9 @@ def read_record(data: bytes) -> Iterator[RecordedBatch]:
 
 @hookimpl
 def synapse_describe() -> BackendDescription:
-    """The cpu backend under this one's id, for embedding alone."""
-    return dataclasses.replace(cpu.synapse_describe(), backend=BACKEND, tasks=("embed",))
+    """The cpu backend under this one's id and an engine name of its own, for embedding alone."""
+    described = cpu.synapse_describe()
+    return dataclasses.replace(described, backend=BACKEND, engine=f"{described.engine}-recorded", tasks=("embed",))
 
 
 @hookimpl

@@ -1,6 +1,7 @@
 """A backend that counts as one of the Neural Engine and computes by the reference: what pauses do, on any machine.
 
 A test copies this module into a distribution of its own (``fake_distributions.install_backend``); nothing ships it.
+Engine names of the real backends belong to them, so the host of the test is told of this one by ``SITE`` beside it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     from synapse_host.owned_engine.engine import OwnedEngine
 
 BACKEND = "neural-stub"
-#: The engine that pauses concern and that has no shapes to admit.
-ENGINE = "ane-coreml-worker"
+ENGINE = "neural-stub-engine"
+#: A ``sitecustomize.py`` for the host's process: pauses concern this engine too.
+SITE = f"""
+from synapse_host.lanes import neural_engine_models
+
+neural_engine_models.NEURAL_ENGINES |= {{{ENGINE!r}}}
+"""
 
 
 @hookimpl

@@ -33,9 +33,13 @@ def neural_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHos
     install_backend(plugins, neural_stub_backend.BACKEND, Path(neural_stub_backend.__file__).read_text("utf-8"))
     write_model(folder / "model", MODEL, "f32")
     environment = {**python_path(plugins), "SYNAPSE_JOBS_COMMIT_S": "0"}
-    with RunningHost(folder / "home", environment) as host, host.client() as client:
+    host = RunningHost(folder / "home", environment)
+    # Certified as what it is: a model of the Neural Engine is only certified with its placement there.
+    with host, host.client() as client:
         load_model(client, folder / "model", engine=neural_stub_backend.BACKEND, model_id="neural")
         load_model(client, folder / "model", engine="reference", model_id="beside")
+    (plugins / "sitecustomize.py").write_text(neural_stub_backend.SITE)
+    with host:
         yield host
 
 
