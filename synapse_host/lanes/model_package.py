@@ -81,6 +81,7 @@ def resolve_files(request: LoadRequest, formats: Collection[str] = (SAFETENSORS,
         named = request.config != (DEFAULT_CONFIG, None) or (root / DEFAULT_CONFIG).exists()
         config = _found(root, request.config[0]) if named else None
         return ModelFiles(_found(root, request.model[0]), _found(root, request.tokenizer[0]), config, MLMODELC)
+    _refuse_gguf(root, request)
     model, tokenizer, config = (_found(root, name) for name, _ in (request.model, request.tokenizer, request.config))
     return ModelFiles(model, tokenizer, config)
 
@@ -173,6 +174,21 @@ def _gguf_name(root: Path, request: LoadRequest) -> str:
             details={"path": request.directory, "files": names[:20]},
         )
     return names[0]
+
+
+def _refuse_gguf(root: Path, request: LoadRequest) -> None:
+    """Say so where a GGUF file is given to an engine that reads none: what is missing beside it would mislead."""
+    wanted = request.model[0]
+    try:
+        names = {entry.name for entry in root.iterdir()} if wanted == DEFAULT_MODEL else {wanted}
+    except (OSError, ValueError):
+        return  # the search for the files says what is wrong with the directory
+    found = min((name for name in names if name.endswith(".gguf")), default=None)
+    if found is not None and not names & {DEFAULT_MODEL, INDEX_OF_WEIGHTS}:
+        raise InvalidRequest(
+            f"{found!r} is a GGUF file and this engine reads none; choose one that does, such as 'llama'",
+            details={"parameter": "engine", "file": found},
+        )
 
 
 def _refuse_config(request: LoadRequest) -> None:

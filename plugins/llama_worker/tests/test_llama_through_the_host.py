@@ -202,6 +202,9 @@ def test_the_command_line_loads_one_file_of_several(host: RunningHost, client: C
     loaded = run_synapse("load", str(tmp_path / "second.gguf"), *how, home=host.home)
     assert loaded.returncode == 0, loaded.stderr
     assert client.generate("one-of-two", "the", max_tokens=4).text == client.generate("tiny", "the", max_tokens=4).text
+    for path in (tmp_path, tmp_path / "second.gguf"):
+        elsewhere = run_synapse("load", str(path), "--task", "generate", home=host.home)
+        assert "is a GGUF file and this engine reads none; choose one that does" in elsewhere.stderr
     missing = run_synapse("load", str(tmp_path / "third.gguf"), *how, home=host.home)
     assert "'third.gguf' does not exist" in missing.stderr
     file = tmp_path / "second.gguf"
