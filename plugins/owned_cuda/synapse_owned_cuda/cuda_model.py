@@ -21,6 +21,7 @@ class CudaModel:
     def __init__(self, engine: OwnedEngine, backend: CudaBackend) -> None:
         self._engine = engine
         self._backend = backend
+        self.settings = engine.settings
         self.dims = engine.dims
         self.buckets: Sequence[int] | None = engine.buckets
 

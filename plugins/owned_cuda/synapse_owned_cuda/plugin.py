@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from synapse_host.hookspecs import BackendSettings, EmbedBatch, Progress, TokenIds, Vectors
+    from synapse_host.hookspecs import BackendSettings, CheckNumbers, EmbedBatch, Progress, TokenIds, Vectors
     from synapse_host.owned_engine.decoder import OwnedDecoder
     from synapse_host.owned_engine.engine import ModelSettings
     from synapse_host.owned_engine.weights import CheckpointWeights
@@ -107,6 +107,24 @@ def synapse_embed(model: CudaModel, batch: EmbedBatch, progress: Progress) -> Ve
 def synapse_rerank(model: CudaModel, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
     """Float32 [rows], one score for each composed sequence, in their order."""
     return model.rerank(sequences, progress)
+
+
+@hookimpl
+def synapse_self_check(model: CudaModel, progress: Progress) -> Sequence[CheckNumbers]:
+    """Every operation alone and a tiny model of every family, on the model's device."""
+    from synapse_host.owned_engine.engine import OwnedEngine
+    from synapse_host.owned_engine.self_check import checked_numbers
+    from synapse_owned_cuda.cuda_backend import CudaBackend
+    from synapse_owned_cuda.single_ops import SingleOps
+
+    device = _open_device()
+
+    def engine(weights: CheckpointWeights, tiny: ModelSettings) -> OwnedEngine:
+        # The pool stays as the lane set it: a tiny model needs a corner of it.
+        backend = CudaBackend(weights, device, max_tokens=tiny.max_tokens, dtype=tiny.dtype)
+        return OwnedEngine(backend, tiny)
+
+    return checked_numbers(SingleOps(device, model.settings.dtype), engine, model.settings, progress)
 
 
 @hookimpl

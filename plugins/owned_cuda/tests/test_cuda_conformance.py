@@ -19,7 +19,7 @@ from pathlib import Path
 
 from synapse_host.hookspecs import CapabilityEvidence, hookimpl
 from synapse_owned_cuda import plugin
-from synapse_owned_cuda.plugin import synapse_embed, synapse_load, synapse_rerank, synapse_unload
+from synapse_owned_cuda.plugin import synapse_embed, synapse_load, synapse_rerank, synapse_self_check, synapse_unload
 
 
 @hookimpl

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from synapse_owned_cuda import cuda_ops, plugin
 from synapse_owned_cuda.cpu_shim.launching import CpuDevice, build_launcher
 from synapse_owned_cuda.cpu_shim.numpy_device import NumpyDevice
-from synapse_owned_cuda.cuda_ops import CudaOps
 from synapse_owned_cuda.handles import Heads
+from synapse_owned_cuda.single_ops import SingleOps
 
+from synapse_host.certification.engine_check import judge_engine
 from synapse_host.hookspecs import DType, PluginError
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.ops.tolerances import END_TO_END
-from synapse_host.ops.weight_source import WeightSource, checked_tensor
+from synapse_host.owned_engine import reference_plugin
+from synapse_host.owned_engine.engine import ModelSettings
+from synapse_host.owned_engine.family_table import FAMILIES, family_named
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model
-from synapse_host.testing.ops_contract import OP_CASES, OpCase, OpsUnderTest, check_op
+from synapse_host.testing.ops_contract import OP_CASES, OpCase, check_op
 from synapse_host.testing.recorded_encoders import RECORDED, embedded, recorded_encoder, recorded_pairs
 from synapse_host.testing.recorded_qwen3 import recorded_qwen3
 from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
@@ -47,49 +49,23 @@ def device(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> NumpyDevice:
     return made
 
 
-class CudaUnderTest(OpsUnderTest):
-    """The operations as an adapter; heads lie position by position, as products leave them."""
-
-    def __init__(self, device: NumpyDevice, dtype: DType) -> None:
-        self.dtype: DType = dtype
-        self.device = device
-
-    def make(self, weights: WeightSource, *, max_tokens: int) -> CudaOps:
-        self.ops = self._made(weights, max_tokens)
-        return self.ops
-
-    def _made(self, weights: WeightSource, max_tokens: int) -> CudaOps:
-        stored = STORED[self.dtype]
-
-        class Drawn:
-            def shaped(self, name: str, shape: Sequence[int]) -> Any:
-                return checked_tensor(weights, name, shape).astype(stored)
-
-        return CudaOps(Drawn(), self.device, max_tokens=max_tokens)
-
-    def to_handle(self, array: npt.NDArray[Any], kind: str) -> Any:
-        held = np.ascontiguousarray(array)
-        held = held if array.dtype == np.int32 or kind == "logits" else held.astype(STORED[self.dtype])
-        if kind != "heads":
-            return held
-        rows, n, length, d = held.shape
-        return Heads(np.ascontiguousarray(held.swapaxes(1, 2)).reshape(rows, length, n * d), 0, n, d, length)
-
-    def from_handle(self, handle: Any, kind: str) -> npt.NDArray[Any]:
-        if isinstance(handle, Heads):
-            rows, n, length, d = handle.shape
-            return self.ops.merge_heads(handle).reshape(rows, length, n, d).swapaxes(1, 2).astype(np.float32)
-        found = self.ops.settled(handle)
-        return np.array(found if kind == "picks" else found.astype(np.float32))
-
-    def new_cache(self) -> dict[int, Any]:
-        return {}
-
-
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("case", OP_CASES, ids=str)
 def test_operation_agrees_with_the_reference(case: OpCase, dtype: DType, device: NumpyDevice) -> None:
-    check_op(CudaUnderTest(device, dtype), case)
+    check_op(SingleOps(device, dtype), case)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+def test_the_backends_own_check_finds_every_operation_and_family_right(dtype: DType, device: NumpyDevice) -> None:
+    loaded, reference = (
+        SimpleNamespace(settings=ModelSettings(family_named("bert"), {}, kind, 128, 1)) for kind in (dtype, "f32")
+    )
+    wanted = reference_plugin.synapse_self_check(reference, ignore_progress)
+    lane = plugin.synapse_self_check(loaded, ignore_progress)
+    for family in FAMILIES:
+        findings = judge_engine(lane, wanted, dtype=dtype, family=family, task="rerank")
+        assert findings.missed == []
+    assert findings.evidence["failed"] == []
 
 
 def rows_of(recorded: Any, count: int = 7) -> list[int]:
@@ -214,7 +190,7 @@ def test_a_launch_that_covers_half_the_rows_is_seen(
 
 
 def test_heads_wider_than_any_kernel_are_refused(device: NumpyDevice) -> None:
-    ops = CudaUnderTest(device, "f32").make(None, max_tokens=8)  # type: ignore[arg-type]
+    ops = SingleOps(device, "f32").make(None, max_tokens=8)  # type: ignore[arg-type]
     wide = Heads(np.zeros((1, 1, 130), np.float32), 0, 1, 130, 1)
     batch = Batch(np.zeros((1, 1), np.int32), np.ones(1, np.int32))
     for refused in (
