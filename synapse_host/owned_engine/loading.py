@@ -105,7 +105,9 @@ def _typed_refusals(spec: LoadSpec) -> Iterator[None]:
     except PluginError:
         raise
     except MemoryError as full:
-        raise PluginError("oom", f"no memory to load {spec.artifact_path}; free some or load a smaller model") from full
+        told = f" ({full})" if str(full) else ""
+        text = f"no memory to load {spec.artifact_path}{told}; free some or load a smaller model"
+        raise PluginError("oom", text) from full
     except ValueError as fault:
         raise PluginError("artifact_invalid", f"{spec.artifact_path}: {fault}") from fault
     except (OSError, RuntimeError) as failure:

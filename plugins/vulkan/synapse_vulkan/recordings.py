@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 
 from synapse_vulkan.replay import Replay
 
-#: Dispatches kept for one model. One costs the process and the driver some kilobytes, its descriptor set the most of
-#: it; a model of 22 layers has about 300 in one shape.
+#: Dispatches kept for one model. One costs the process 1.7 KiB with llvmpipe (64 shapes of a six-layer model), its
+#: descriptor set the most of it; a model of 22 layers has about 300 in one shape.
 DISPATCHES = 16_384
 
 

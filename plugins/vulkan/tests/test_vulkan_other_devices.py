@@ -27,7 +27,7 @@ from synapse_host.hookspecs import DType, PluginError
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.family_table import family_named
-from synapse_host.owned_engine.weights import CheckpointWeights
+from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, seeded_rows
 from synapse_host.testing.tiny_models import TinyBert, write_model
 from synapse_host.testing.tiny_modernbert import TinyModernBert
@@ -388,3 +388,12 @@ def test_float16_halves_tables_and_matrices_and_comes_close(here: Any, model: Pa
     bound = END_TO_END["f16"]
     assert np.sum(found * here, axis=1).min() >= bound.min_cosine
     assert found.tobytes() != here.tobytes()
+
+
+def test_numbers_past_float16_are_refused_by_the_name_of_their_tensor(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = StoredTensor.to_float32
+    monkeypatch.setattr(StoredTensor, "to_float32", lambda tensor: exact(tensor) * np.float32(1e7))
+    with opened() as runtime, pytest.raises(ValueError, match=r"the tensor \S+ has numbers up to .* with dtype f32"):
+        vectors_on(runtime, model, dtype="f16")
