@@ -21,6 +21,7 @@ from synapse_host.testing.recorded_qwen3 import recorded_qwen3
 from synapse_host.testing.tiny_cross_encoders import SEPARATOR
 from synapse_host.testing.tiny_models import TinyBert, write_model
 from synapse_host.testing.tiny_qwen3 import write_qwen3
+from synapse_host.testing.tiny_static import TinyStatic
 
 pytestmark = [
     pytest.mark.slow,
@@ -77,7 +78,13 @@ def test_bert_agrees_with_the_reference(tmp_path: Path) -> None:
     check(embedded(tmp_path, rows, "cls", 128), wanted)
 
 
-@pytest.mark.parametrize("name", ["bert/two_layers", "modernbert/mean"])
+def test_a_static_table_agrees_with_the_reference(tmp_path: Path) -> None:
+    write_model(tmp_path, TinyStatic(3, 40, 301, 130))
+    rows = seeded_rows([1, 2, 31, 100, 128], 301)
+    check(embedded(tmp_path, rows, "mean", 128), embedded(tmp_path, rows, "mean", 128, reference_plugin))
+
+
+@pytest.mark.parametrize("name", ["bert/two_layers", "xlm_roberta/two_layers", "modernbert/mean"])
 def test_scores_of_pairs_agree_with_transformers(name: str, tmp_path: Path) -> None:
     recorded = recorded_pairs(FIXTURES, name)
     write_model(tmp_path, recorded.model)
@@ -90,6 +97,19 @@ def test_scores_of_pairs_agree_with_transformers(name: str, tmp_path: Path) -> N
     wanted = recorded.f64[places]
     assert np.abs(found - wanted).max() <= LOGIT_ERROR
     assert np.abs(1 / (1 + np.exp(-found.astype(np.float64))) - 1 / (1 + np.exp(-wanted))).max() <= SIGMOID_ERROR
+
+
+def test_probabilities_of_qwen3_agree_with_transformers(tmp_path: Path) -> None:
+    recorded = recorded_qwen3(FIXTURES, "pairs")
+    write_qwen3(tmp_path, recorded.model, readout_ids=list(recorded.readout))
+    places = [place for place, row in enumerate(recorded.rows) if len(row) <= 128]
+    runtime = {"operation": "rerank"}
+    with loaded_model(
+        plugin, tmp_path, dtype="f16", max_tokens=128, runtime_config=runtime, settings=INTERPRETED
+    ) as model:
+        found = plugin.synapse_rerank(model, [recorded.rows[place] for place in places], ignore_progress)
+    logits = recorded.logits["f64"][places]
+    assert np.abs(found - 1 / (1 + np.exp(logits[:, 1] - logits[:, 0]))).max() <= SIGMOID_ERROR
 
 
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(tmp_path: Path) -> None:

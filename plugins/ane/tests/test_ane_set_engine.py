@@ -17,10 +17,15 @@ from synapse_ane.package_maker import MadePackage, make_set_of
 
 from synapse_host.hookspecs import LoadSpec, PluginError
 from synapse_host.ops.tolerances import END_TO_END
+from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
 from synapse_host.testing.tiny_cross_encoders import SEPARATOR
+from synapse_host.testing.tiny_encoders import TinyXlmRoberta
 from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.tiny_modernbert import TinyModernBert
+from synapse_host.testing.tiny_qwen3 import TinyQwen3
 from synapse_host.testing.tiny_rerankers import TINY_RERANKERS
+from synapse_host.testing.tiny_static import TinyStatic
 
 pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 
@@ -246,3 +251,27 @@ def test_the_maker_prints_what_model_load_wants(
     assert sorted(path.name for path in out.iterdir()) == ["tokens-32.mlmodelc.zip", "tokens-64.mlmodelc.zip"]
     with pytest.raises(ValueError, match="257 positions pass the 256"):
         make_set_of(home / "tiny", tmp_path / "long", (257,), InterpretedRuntime())
+
+
+FAMILIES: dict[str, tuple[Any, Any]] = {
+    "modernbert": (TinyModernBert(3, 20, 3, 2, 26, 97, 200, span=16), "cls"),
+    "qwen3": (TinyQwen3(3, 16, 2, 2, 1, 10, 24, 97, 200, tied=True), "last"),
+    "static": (TinyStatic(3, 20, 97, 200), "mean"),
+    "xlm-roberta": (
+        TinyXlmRoberta(TinyBert(3, hidden=20, layers=1, heads=2, intermediate=24, vocab=97, positions=200)),
+        "mean",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_makes_a_set(name: str, tmp_path: Path) -> None:
+    tiny, pooling = FAMILIES[name]
+    write_model(tmp_path / "of", tiny)
+    made = make_set_of(tmp_path / "of", tmp_path / "set", (24, 48), InterpretedRuntime(), pooling=pooling)
+    rows = batch_of(seeded_rows([2, 24, 40], 97), pooling)
+    with loaded(made, 48, pooling=pooling) as model:
+        found = coreml_plugin.synapse_embed(model, rows, ignore_progress)
+    with loaded_model(reference_plugin, tmp_path / "of", max_tokens=128) as reference:
+        wanted = reference_plugin.synapse_embed(reference, rows, ignore_progress)
+    assert np.sum(found.astype(np.float64) * wanted, axis=1).min() >= END_TO_END["f16"].min_cosine
