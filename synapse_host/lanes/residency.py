@@ -195,7 +195,9 @@ class Residency:
         self._retired = True
         serving, self.serving = self.serving, None
         if serving is not None:
-            await serving.worker.stop(drain_s=CLOSE_DRAIN_S)
+            # A process that does not end cannot keep the host from ending; it is logged where it was killed.
+            with suppress(EngineCrashed):
+                await serving.worker.stop(drain_s=CLOSE_DRAIN_S)
 
     async def _load(self, loading: Errand) -> None:
         try:

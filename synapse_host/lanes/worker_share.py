@@ -217,9 +217,10 @@ class WorkerShare:
         return self._keeper.lease(message.model_ref, max(counts))
 
     def _is_ours(self, message: Message | None) -> bool:
-        if message is None or message is self._load:
+        # One that ended over nothing, or over a look at its health, failed all its models alike.
+        if message is None or isinstance(message, Ping) or message is self._load:
             return True
-        return not isinstance(message, Load | Ping) and getattr(message, "model_ref", None) in self._model_refs
+        return not isinstance(message, Load) and getattr(message, "model_ref", None) in self._model_refs
 
     def _own(self, error: SynapseError) -> SynapseError:
         """``error``, without what would make it a strike where another model's request was at fault."""

@@ -10,7 +10,7 @@ from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.shape_residency import Limits
 from synapse_host.testing.shape_calls import Call, asked, served, stepped
 from synapse_host.testing.shape_worker import shape_bench
-from synapse_host.worker_protocol.messages import Load
+from synapse_host.worker_protocol.messages import Load, Ping
 
 pytestmark = pytest.mark.anyio
 
@@ -230,3 +230,22 @@ async def test_a_share_that_is_stopped_with_its_model_leaves_the_worker_to_the_o
         assert (len(bench.worker.shapes), bench.worker.alive) == (1, True)
         assert await served(bench, "gte", 10)
         assert len(bench.workers) == 1
+
+
+async def test_a_worker_that_ends_over_a_look_at_its_health_failed_all_its_models() -> None:
+    async with shape_bench() as bench:
+        await served(bench, "gte", 10)
+        await served(bench, "qwen", 10)
+        bench.worker.submit(bench.worker.exchange(Ping("p")))
+        bench.worker.die("silence")
+        await bench.settle()
+        assert {name: lane.strikes.count for name, lane in bench.lanes.items()} == {"gte": 1, "qwen": 1}
+
+
+async def test_closing_a_lane_whose_process_does_not_end_goes_on() -> None:
+    async with shape_bench() as bench:
+        await served(bench, "gte", 10)
+        bench.worker.keeps_process = True
+        await bench.lanes["gte"].close()
+        with pytest.raises(OSError, match="not known to have ended"):
+            bench.lock.release()
