@@ -56,6 +56,7 @@ class PackageShape:
 def read_package_shape(file: IO[bytes]) -> PackageShape:
     """The shape of the package zipped in ``file``, without unpacking it; raises ``PackageFault``."""
     import zipfile
+    import zlib
 
     check_entry_count(file)
     try:
@@ -69,7 +70,10 @@ def read_package_shape(file: IO[bytes]) -> PackageShape:
                 return package_shape(description.read(_LARGEST_METADATA + 1))
     except PackageFault:
         raise
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as fault:
+    except (
+        zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError,
+        IndexError, OverflowError, struct.error, zlib.error,
+    ) as fault:  # fmt: skip
         raise PackageFault(f"it is no zip archive this program reads: {fault}") from fault
 
 

@@ -11,8 +11,10 @@ import errno
 import os
 import shutil
 import stat
+import struct
 import unicodedata
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,6 +28,11 @@ _COPY_BYTES = 1 << 20
 _DEEPEST = 16
 #: Other methods want as much memory as the archive says.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: What the reader of archives trips over where one is spoiled.
+_UNREADABLE = (
+    zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, IndexError,
+    OverflowError, struct.error, zlib.error,
+)  # fmt: skip
 #: What a disk says of a name, not of itself.
 _OF_NAMES = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
@@ -66,12 +73,12 @@ def _extract(archive: IO[bytes], name: str, folder: Path, limits: ArchiveLimits)
             left = limits.bytes
             for member in members:
                 left -= _write(opened, member, folder / member.filename, name, left)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError) as fault:
-        raise _invalid(f"{name} is no zip archive this program reads: {fault}") from fault
     except PackageFault as fault:
         raise _invalid(f"{name} is no package of a set: {fault}") from fault
     except UnicodeError as fault:
         raise _invalid(f"{name} holds a name no disk takes: {fault}") from fault
+    except _UNREADABLE as fault:
+        raise _invalid(f"{name} is no zip archive this program reads: {fault}") from fault
     except OSError as fault:
         if fault.errno in _OF_NAMES:
             raise _invalid(f"{name} holds {fault.filename!r:.200}, which the disk does not take: {fault}") from fault
@@ -85,7 +92,8 @@ def _checked_root(members: Sequence[zipfile.ZipInfo], name: str, limits: Archive
         raise _invalid(f"{name} holds {len(members)} files and may hold {limits.files}")
     seen = _Names(name)
     for member in members:
-        seen.add(_checked_parts(member, name), is_folder=member.is_dir())
+        parts = _checked_parts(member, name)
+        seen.add(parts, is_folder=member.is_dir())
     roots = seen.roots
     if len(roots) != 1 or not roots[0].endswith(f"{SUFFIX}/"):
         raise _invalid(f"{name} holds {', '.join(roots)[:200] or 'nothing'}; expected is one {SUFFIX} folder")
@@ -129,6 +137,8 @@ class _Names:
 
 def _checked_parts(member: zipfile.ZipInfo, name: str) -> tuple[str, ...]:
     spelled = member.filename
+    if not spelled:
+        raise _invalid(f"{name} holds a member without a name")
     path = PurePosixPath(spelled)
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR and not member.is_dir()):

@@ -61,6 +61,13 @@ def understating() -> bytes:
     return patched(whole, b"PK\1\2", 24, "<I", 4)
 
 
+def spoiled() -> bytes:
+    """A member whose packed bytes are no such bytes."""
+    raw = bytearray(archive_of({"m.mlmodelc/a": bytes(range(256)) * 8}))
+    raw[60:70] = b"\xff" * 10
+    return bytes(raw)
+
+
 def renamed_inside() -> bytes:
     """A member whose own header gives it another name than the list of files."""
     raw = bytearray(archive_of({"m.mlmodelc/good": b"x"}))
@@ -90,6 +97,8 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "a share": (lambda: archive_of({"\\\\host\\evil": b"x"}), "outside"),
     "a step that stays": (lambda: archive_of({"m.mlmodelc/./a": b"x"}), "outside"),
     "an empty step": (lambda: archive_of({"m.mlmodelc//a": b"x"}), "outside"),
+    "no name": (lambda: of_kind("", stat.S_IFREG, b"x"), "without a name"),
+    "spoiled bytes": (spoiled, "no zip archive"),
     "a sign that is none": (lambda: archive_of({"m.mlmodelc/a\x1b[2J": b"x"}), "outside"),
     "a link": (lambda: of_kind("m.mlmodelc/passwd", stat.S_IFLNK, b"/etc/passwd"), "neither"),
     "a file through a link": (through_a_link, "neither"),
