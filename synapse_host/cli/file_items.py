@@ -6,7 +6,7 @@ import csv
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,8 @@ from synapse_host.cli.passages import UnreadableFile, text_files, text_of
 Item = tuple[str, str]
 #: The most characters of an id that the host takes.
 MAX_ID_CHARS = 256
+#: UTF-8, and the mark that spreadsheets put before it left out: it would be a part of the first column's name.
+_ENCODING = "utf-8-sig"
 
 
 class Entry(NamedTuple):
@@ -147,13 +149,13 @@ def _refuse_repeated(source: ItemSource, again: Entry, place: int) -> None:
 
 
 def _json_lines(source: ItemSource) -> Iterator[Entry]:
-    with source.path.open(encoding="utf-8") as lines:
+    with source.path.open(encoding=_ENCODING) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 given = json.loads(line)
-            except ValueError as fault:
+            except (ValueError, RecursionError) as fault:
                 raise UnreadableFile(f"{source.path}, line {number}, is not JSON ({fault}); correct it") from None
             yield source.entry(number, number, given)
 
@@ -161,13 +163,26 @@ def _json_lines(source: ItemSource) -> Iterator[Entry]:
 def _csv_rows(source: ItemSource) -> Iterator[Entry]:
     # A text may be longer than the module's careful default of 128 KiB.
     csv.field_size_limit(sys.maxsize)
-    with source.path.open(encoding="utf-8", newline="") as lines:
+    with source.path.open(encoding=_ENCODING, newline="") as lines:
         try:
             rows = csv.DictReader(lines, strict=True)
+            _refuse_repeated_columns(source, rows.fieldnames or ())
             for number, row in enumerate(rows, start=1):
+                # What passes the columns is kept under no name.
+                if None in row:
+                    raise UnreadableFile(
+                        f"{source.path}, line {rows.line_num}, has more fields than there are columns; "
+                        "put a text with commas in quotes"
+                    )
                 yield source.entry(rows.line_num, number, row)
         except csv.Error as fault:
             raise UnreadableFile(f"{source.path} is not CSV ({fault}); correct it") from None
+
+
+def _refuse_repeated_columns(source: ItemSource, names: Sequence[str]) -> None:
+    for name in (source.text_field, source.id_field):
+        if names.count(name) > 1:
+            raise UnreadableFile(f"{source.path} has {names.count(name)} columns {name!r}; give each a name of its own")
 
 
 _READERS: dict[str, Callable[[ItemSource], Iterator[Entry]]] = {

@@ -228,6 +228,8 @@ def source_of(tmp_path: Path, name: str, content: str, **fields: str) -> ItemSou
         ("a.NDJSON", '"é\\u2028"\n', [("1", "é\u2028")]),
         ("a.csv", 'id,text\nx,"two\nlines"\n,b\n', [("x", "two\nlines"), ("2", "b")]),
         ("a.csv", "text\na\nb\n", [("1", "a"), ("2", "b")]),
+        ("a.csv", "\ufeffid,text\nx,a\n", [("x", "a")]),
+        ("a.jsonl", '\ufeff{"id": "x", "text": "a"}\n', [("x", "a")]),
         ("a.csv", "", []),
     ],
 )
@@ -260,6 +262,9 @@ def test_items_of_a_directory_are_its_files(tmp_path: Path) -> None:
         ("a.jsonl", b'"\xff"\n', "not UTF-8"),
         ("a.csv", b"id,body\n1,a\n", "line 2.*'text'"),
         ("a.csv", b'text\n"open\n', "not CSV"),
+        ("a.csv", b"id,text\n1,a,b\n", "line 2, has more fields than there are columns.*quotes"),
+        ("a.csv", b"id,text,text\n1,a,b\n", "2 columns 'text'"),
+        ("a.jsonl", b'"a"\n' + b"[" * 200_000 + b"]" * 200_000, "line 2, is not JSON.*recursion"),
         ("a.txt", b"a", "ends in none"),
         ("missing.jsonl", None, "No such file"),
     ],
