@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from synapse_vulkan.binding import check, open_binding
+from synapse_vulkan.binding import DeviceMemoryFull, VulkanFault, check, open_binding
 from synapse_vulkan.device_facts import DeviceFacts, DeviceKind, Limits
 
 _KINDS: dict[int, DeviceKind] = {1: "integrated", 2: "discrete", 3: "virtual", 4: "software"}
@@ -49,7 +49,14 @@ def create_instance(layers: Sequence[str] = (), extensions: Sequence[str] = (), 
         },
     )
     made = ffi.new("VkInstance*")
-    check(vk.lib.vkCreateInstance(info, ffi.NULL, made), "vkCreateInstance")
+    try:
+        check(vk.lib.vkCreateInstance(info, ffi.NULL, made), "vkCreateInstance")
+    except DeviceMemoryFull:
+        # The loader's word for a manifest it cannot read; there is no device yet whose memory could be full.
+        raise VulkanFault(
+            "vkCreateInstance: VK_ERROR_OUT_OF_HOST_MEMORY, as where a driver's manifest is broken; look at those of "
+            "VK_DRIVER_FILES and the system, which VK_LOADER_DEBUG=all makes the loader name"
+        ) from None
     return made[0]
 
 
