@@ -29,7 +29,7 @@ def spoil(owner, name, model_id_of):
     setattr(owner, name, spoiled_later if inspect.iscoroutinefunction(sound) else spoiled)
 
 if sys.orig_argv[-1:] == ["serve"]:
-    from synapse_host.lanes import lane, registrar, residency
+    from synapse_host.lanes import grouped_rows, registrar, residency
     spoil(registrar, "prepare_model", lambda request, *rest: request.model_id)
     spoil(residency.Residency, "_start_serving", lambda self, *rest: self.model.model_id)
     def spoiled(make):
@@ -38,7 +38,7 @@ if sys.orig_argv[-1:] == ["serve"]:
                 raise ZeroDivisionError("planted")
             return make(number, reference, model, rows)
         return made
-    lane._MESSAGES = {operation: spoiled(make) for operation, make in lane._MESSAGES.items()}
+    grouped_rows._MESSAGES = {operation: spoiled(make) for operation, make in grouped_rows._MESSAGES.items()}
     spoil(residency.Residency, "_watch", lambda self, *rest: self.model.model_id)
 """
 
