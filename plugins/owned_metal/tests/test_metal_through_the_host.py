@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from synapse_host.client.blocking_client import Client
-from synapse_host.errors import BackendUnavailable
+from synapse_host.errors import BackendUnavailable, SynapseError
 from synapse_host.testing.running_host import RunningHost, load_model
 from synapse_host.testing.tiny_models import TinyBert, write_model
 from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
@@ -102,6 +102,9 @@ def test_a_model_of_the_cpu_device_is_not_served_once_the_switch_is_gone(models:
     home = tmp_path / "home"
     with RunningHost(home, SWITCH) as running, running.client() as client:
         load_model(client, models / "bert", engine="metal", model_id="tiny", max_tokens=64)
-    with RunningHost(home) as running, running.client() as client, pytest.raises(Exception, match="metal") as refused:
-        client.embed_query("tiny", "a")
-    assert getattr(refused.value, "code", None) == "backend_unavailable"
+    with RunningHost(home) as running, running.client() as client:
+        # The worker says in its handshake that it is another than the model was registered with.
+        with pytest.raises(SynapseError, match="metal.*build flag") as refused:
+            client.embed_query("tiny", "a")
+        details = refused.value.details or {}
+        assert (refused.value.code, details.get("reason")) == ("engine_crashed", "handshake_refused")
