@@ -104,7 +104,7 @@ def test_a_model_of_the_cpu_device_is_not_served_once_the_switch_is_gone(models:
         load_model(client, models / "bert", engine="metal", model_id="tiny", max_tokens=64)
     with RunningHost(home) as running, running.client() as client:
         # The worker says in its handshake that it is another than the model was registered with.
-        with pytest.raises(SynapseError, match="metal.*build flag") as refused:
+        with pytest.raises(SynapseError, match=r"metal.*build flag") as refused:
             client.embed_query("tiny", "a")
         details = refused.value.details or {}
         assert (refused.value.code, details.get("reason")) == ("engine_crashed", "handshake_refused")
