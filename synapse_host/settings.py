@@ -32,6 +32,7 @@ from synapse_host.settings_of_backends import (
     CudaSettings,
     MetalSettings,
     Section,
+    Switch,
     VulkanSettings,
     told_of,
 )
@@ -113,7 +114,9 @@ class MicrollmSettings(Section):
     """What one request for generated text may ask for."""
 
     max_tokens: int = Field(512, ge=1, le=65_536, description="Most tokens one request may ask a model to generate.")
-    grammar_enabled: bool = Field(False, description="Admit grammars where a certified lane obeys them; none does yet.")
+    grammar_enabled: Switch = Field(
+        False, description="Admit grammars where a certified lane obeys them; none does yet."
+    )
 
 
 def _web_address(text: str) -> str:
@@ -149,7 +152,7 @@ class CacheSettings(Section):
 class AliasSettings(Section):
     """Who may say which numeric identities are equivalent."""
 
-    admin_enabled: bool = Field(False, description="Serve alias.declare and alias.retract.")
+    admin_enabled: Switch = Field(False, description="Serve alias.declare and alias.retract.")
 
 
 class CatalogSettings(Section):

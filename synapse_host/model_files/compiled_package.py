@@ -56,9 +56,9 @@ class PackageShape:
 def read_package_shape(file: IO[bytes]) -> PackageShape:
     """The shape of the package zipped in ``file``, without unpacking it; raises ``PackageFault``."""
     import zipfile
-    import zlib
 
     check_entry_count(file)
+    unreadable: tuple[type[Exception], ...] = (*archive_faults(), OSError)
     try:
         with zipfile.ZipFile(file) as archive:
             named = [entry for entry in archive.infolist() if _is_description(entry)]
@@ -70,11 +70,19 @@ def read_package_shape(file: IO[bytes]) -> PackageShape:
                 return package_shape(description.read(_LARGEST_METADATA + 1))
     except PackageFault:
         raise
-    except (
-        zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError,
-        IndexError, OverflowError, struct.error, zlib.error,
-    ) as fault:  # fmt: skip
+    except unreadable as fault:
         raise PackageFault(f"it is no zip archive this program reads: {fault}") from fault
+
+
+def archive_faults() -> tuple[type[Exception], ...]:
+    """What the reader of archives trips over where one is spoiled; what a disk says is not among them."""
+    import zipfile
+    import zlib
+
+    return (
+        zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, IndexError,
+        OverflowError, struct.error, zlib.error,
+    )  # fmt: skip
 
 
 def package_shape(description: bytes) -> PackageShape:

@@ -48,6 +48,13 @@ def test_empty_variable_counts_as_unset(tmp_path: Path) -> None:
     assert settings.inline.max_items == 64
 
 
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("true", True), ("0", False), ("false", False)])
+def test_a_switch_may_be_a_number_of_the_shell(tmp_path: Path, text: str, value: bool) -> None:
+    named = {"SYNAPSE_ALIASES_ADMIN_ENABLED": text, "SYNAPSE_MICROLLM_GRAMMAR_ENABLED": text}
+    settings = load_settings({"SYNAPSE_HOME": str(tmp_path), **named})
+    assert (settings.aliases.admin_enabled, settings.microllm.grammar_enabled) == (value, value)
+
+
 def test_workers_own_variable_is_no_setting(tmp_path: Path) -> None:
     load_settings({"SYNAPSE_HOME": str(tmp_path), "SYNAPSE_WORKER_ID": "w", "SYNAPSE_TEST_REQUIRE": "cpu"})
 

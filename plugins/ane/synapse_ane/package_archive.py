@@ -11,28 +11,27 @@ import errno
 import os
 import shutil
 import stat
-import struct
 import unicodedata
 import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from synapse_host.hookspecs import PluginError
-from synapse_host.model_files.compiled_package import MOST_FILES, SUFFIX, PackageFault, check_entry_count
+from synapse_host.model_files.compiled_package import (
+    MOST_FILES,
+    SUFFIX,
+    PackageFault,
+    archive_faults,
+    check_entry_count,
+)
 
 _COPY_BYTES = 1 << 20
 #: Folders in folders; a compiled model has two.
 _DEEPEST = 16
 #: Other methods want as much memory as the archive says.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-#: What the reader of archives trips over where one is spoiled.
-_UNREADABLE = (
-    zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, IndexError,
-    OverflowError, struct.error, zlib.error,
-)  # fmt: skip
 #: What a disk says of a name, not of itself.
 _OF_NAMES = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
@@ -77,7 +76,7 @@ def _extract(archive: IO[bytes], name: str, folder: Path, limits: ArchiveLimits)
         raise _invalid(f"{name} is no package of a set: {fault}") from fault
     except UnicodeError as fault:
         raise _invalid(f"{name} holds a name no disk takes: {fault}") from fault
-    except _UNREADABLE as fault:
+    except archive_faults() as fault:
         raise _invalid(f"{name} is no zip archive this program reads: {fault}") from fault
     except OSError as fault:
         if fault.errno in _OF_NAMES:
