@@ -82,7 +82,10 @@ class CatalogPackage:
             raise
 
     async def start_worker(self, start: StartWorker, model: RegisteredModel) -> Worker:
-        """A worker for the lane, its files held until it has ended; raises what ``start`` raises, and a bad file."""
+        """A worker for the lane, the files held while it may hold the model.
+
+        Raises what ``start`` raises, and ``ArtifactInvalid`` for a bad file.
+        """
         try:
             held = await anyio.to_thread.run_sync(self._held)
         except ArtifactInvalid as error:
@@ -93,7 +96,7 @@ class CatalogPackage:
         except BaseException:
             held.close()
             raise
-        self.tasks.start_soon(partial(_release_after, worker, held), name=f"files of {model.model_id}")
+        self.tasks.start_soon(partial(release_after, worker, held), name=f"files of {model.model_id}")
         return worker
 
     async def load_error(self, refusal: WorkerRefusal, model: RegisteredModel) -> SynapseError:
@@ -213,8 +216,9 @@ def _engine_of(described: BackendDescription, unpinned: Collection[str]) -> Cata
     return CatalogEngine(identity, described.kernel_revision, described.manifest_digest)
 
 
-async def _release_after(worker: Worker, held: ExitStack) -> None:
+async def release_after(worker: Worker, held: ExitStack) -> None:
+    """Let go of what is ``held`` once ``worker`` holds the model no more."""
     try:
-        await worker.closed.wait()
+        await worker.model_gone()
     finally:
         held.close()

@@ -58,6 +58,7 @@ class WorkerShare:
         self._model_refs: set[str] = set()
         self._load: Message | None = None
         self.closed = worker.closed
+        self._given_up = anyio.Event()
 
     # --- what it shows of the worker ---------------------------------------------------------------------------
 
@@ -113,6 +114,18 @@ class WorkerShare:
         if fault is None or self._is_ours(self._worker.ended_during):
             return fault
         return WorkerFault("other_model", f"the worker ended over another model's request: {fault.message}")
+
+    async def model_gone(self) -> None:
+        """Wait until the worker holds no model of this share any more; the process may go on for others."""
+        async with anyio.create_task_group() as tasks:
+
+            async def cut_short() -> None:
+                await self.closed.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(cut_short)
+            await self._given_up.wait()
+            tasks.cancel_scope.cancel()
 
     def output_tail(self) -> str:
         """The last 8 KiB of the worker's output."""
@@ -171,6 +184,8 @@ class WorkerShare:
             with anyio.move_on_after(drain_s):
                 await self._unload_all()
             await self._let_go(self, drain_s)
+            if not self.holds_model:
+                self._given_up.set()
 
     async def _unload_all(self) -> None:
         """Take out of the worker what nobody took out: it goes on for the others."""

@@ -106,6 +106,10 @@ class Worker:
         """The negotiated frame size in bytes; no request or reply of an admitted batch may pass it."""
         return self._channel.max_frame
 
+    async def model_gone(self) -> None:
+        """Wait until it holds no model any more: until it is dead."""
+        await self.closed.wait()
+
     def output_tail(self) -> str:
         """The last 8 KiB of the worker's output."""
         return self._process.output_tail()

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ import pytest
 
 from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed
+from synapse_host.lanes.catalog_package import release_after
 from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_state import LaneState
@@ -138,6 +139,29 @@ async def test_two_models_share_a_process_and_its_room(tmp_path: Path) -> None:
         await it.lanes["two"].unload()
         assert it.workers[0].exited.is_set()
         it.lock.release()
+
+
+async def test_the_files_of_a_model_are_free_once_it_left_the_process_that_others_go_on_using(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it, anyio.create_task_group() as tasks:
+        released: list[str] = []
+
+        async def hold(name: str) -> Worker:
+            with ExitStack() as files:
+                files.callback(released.append, name)
+                worker = cast("Worker", await it.engine.share(model(tmp_path, name)))
+                tasks.start_soon(release_after, worker, files.pop_all())
+            await worker.request(load_request(tmp_path), operation="load")
+            return worker
+
+        one, two = await hold("one"), await hold("two")
+        await anyio.wait_all_tasks_blocked()
+        assert released == []
+        await one.stop()
+        await until(lambda: released == ["one"])
+        assert it.workers[0].alive
+        os.kill(it.workers[0].pid, signal.SIGKILL)
+        await until(lambda: released == ["one", "two"])
+        assert two.closed.is_set()
 
 
 async def test_a_killed_worker_takes_its_shapes_with_it_and_the_next_one_begins_anew(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ SWITCHES: Mapping[str, Switch] = {
     "file_digest": Switch(_HOST + "lanes.catalog_package:read_verified", _unverified),
     "load_explained": Switch(_HOST + "lanes.catalog_package:CatalogPackage.load_error", _plain_load_error),
     "damage_reported": Switch(_HOST + "lanes.catalog_package:CatalogPackage._report", nothing_async),
-    "files_held": Switch(_HOST + "lanes.catalog_package:_release_after", _released_at_once),
+    "files_held": Switch(_HOST + "lanes.catalog_package:release_after", _released_at_once),
     "self_check": Switch(_HOST + "certification.self_checks:SelfChecks.require_passed", nothing_async),
     "self_check_kept": Switch(_HOST + "host:Host._save_check", nothing_async),
     "self_check_waited_for": Switch(_HOST + "operations.lane_door:still_checking", other_refusal),
