@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from synapse_host.cli.passages import UnreadableFile, text_files, text_of
+from synapse_host.cli.sought_field import SoughtField, shown
 
 #: An item: its id and its text.
 Item = tuple[str, str]
 #: The most characters of an id that the host takes.
 MAX_ID_CHARS = 256
+#: The field of ids where none is named; it need not be there.
+ID_FIELD = "id"
 #: UTF-8, and the mark that spreadsheets put before it left out: it would be a part of the first column's name.
 _ENCODING = "utf-8-sig"
 
@@ -30,17 +33,26 @@ class Entry(NamedTuple):
     text: str
 
 
+class _Row(NamedTuple):
+    """A line or row as it was read: where it ends, its number, and what is in it."""
+
+    line: int
+    number: int
+    given: Any
+
+
 @dataclass(frozen=True, slots=True)
 class ItemSource:
     """Where items come from; every walk over them reads the files anew.
 
     A line of JSON Lines is an object or a bare string, a row of CSV has columns with names, and a directory has a text
     in each of its files. An item without an id gets the number of its line or row, from 1; a file's id is its name.
+    An ``id_field`` that was named has to be in a row at least.
     """
 
     path: Path
     text_field: str = "text"
-    id_field: str = "id"
+    id_field: str | None = None
 
     def __iter__(self) -> Iterator[Item]:
         """The items, in the order of lines, rows or names; raises as ``entries``."""
@@ -50,10 +62,15 @@ class ItemSource:
         """The items with their places, in the order of lines, rows or names.
 
         Raises:
-            UnreadableFile: a file cannot be read, or a line holds no text; the message names file and line.
+            UnreadableFile: a file cannot be read, a line holds no text or an id that is none, or none has the field of
+                ids; the message names file and line.
 
         """
         if self.path.is_dir():
+            if self.id_field is not None:
+                raise UnreadableFile(
+                    f"{self.path} is a directory, and the ids of its files are their names; leave --id-field out"
+                )
             files = text_files(self.path)
             return (Entry(str(file), str(file.relative_to(self.path)), text_of(file)) for file in files)
         read = _READERS.get(self.path.suffix.lower())
@@ -63,24 +80,34 @@ class ItemSource:
             )
         return self._explained(read)
 
-    def _explained(self, read: Callable[[ItemSource], Iterator[Entry]]) -> Iterator[Entry]:
+    def _explained(self, read: Callable[[ItemSource], Iterator[_Row]]) -> Iterator[Entry]:
+        sought = SoughtField(self.id_field)
         try:
-            yield from read(self)
+            for row in read(self):
+                sought.look(row.given)
+                yield self.entry(row)
         except OSError as problem:
             raise UnreadableFile(f"{self.path} cannot be read ({problem.strerror}); correct the name") from None
         except UnicodeDecodeError as problem:
             raise UnreadableFile(f"{self.path} is not UTF-8 text (near byte {problem.start}); convert it") from None
+        sought.require(self.path)
 
-    def entry(self, line: int, number: int, given: Any) -> Entry:
+    def entry(self, row: _Row) -> Entry:
         """The item of one line or row, which is its id when it has none; raises ``UnreadableFile`` naming it."""
-        where = f"{self.path}, line {line}"
+        where, given = f"{self.path}, line {row.line}", row.given
         if isinstance(given, str):
-            return Entry(where, str(number), given)
+            return Entry(where, str(row.number), given)
         text = given.get(self.text_field) if isinstance(given, dict) else None
         if not isinstance(text, str):
             raise UnreadableFile(f"{where}, has no text in {self.text_field!r}; name the field with --text-field")
-        name = given.get(self.id_field)
-        return Entry(where, str(number) if name is None or name == "" else str(name), text)
+        field = self.id_field or ID_FIELD
+        name = given.get(field)
+        if isinstance(name, dict | list | bool):
+            raise UnreadableFile(
+                f"{where}, has {shown(json.dumps(name))} in {field!r} for an id, which is text or a number; "
+                "correct it, or name another field with --id-field"
+            )
+        return Entry(where, str(row.number) if name is None or name == "" else str(name), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +175,7 @@ def _refuse_repeated(source: ItemSource, again: Entry, place: int) -> None:
             )
 
 
-def _json_lines(source: ItemSource) -> Iterator[Entry]:
+def _json_lines(source: ItemSource) -> Iterator[_Row]:
     with source.path.open(encoding=_ENCODING) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -157,10 +184,10 @@ def _json_lines(source: ItemSource) -> Iterator[Entry]:
                 given = json.loads(line)
             except (ValueError, RecursionError) as fault:
                 raise UnreadableFile(f"{source.path}, line {number}, is not JSON ({fault}); correct it") from None
-            yield source.entry(number, number, given)
+            yield _Row(number, number, given)
 
 
-def _csv_rows(source: ItemSource) -> Iterator[Entry]:
+def _csv_rows(source: ItemSource) -> Iterator[_Row]:
     # A text may be longer than the module's careful default of 128 KiB.
     csv.field_size_limit(sys.maxsize)
     with source.path.open(encoding=_ENCODING, newline="") as lines:
@@ -174,18 +201,18 @@ def _csv_rows(source: ItemSource) -> Iterator[Entry]:
                         f"{source.path}, line {rows.line_num}, has more fields than there are columns; "
                         "put a text with commas in quotes"
                     )
-                yield source.entry(rows.line_num, number, row)
+                yield _Row(rows.line_num, number, row)
         except csv.Error as fault:
             raise UnreadableFile(f"{source.path} is not CSV ({fault}); correct it") from None
 
 
 def _refuse_repeated_columns(source: ItemSource, names: Sequence[str]) -> None:
-    for name in (source.text_field, source.id_field):
+    for name in (source.text_field, source.id_field or ID_FIELD):
         if names.count(name) > 1:
             raise UnreadableFile(f"{source.path} has {names.count(name)} columns {name!r}; give each a name of its own")
 
 
-_READERS: dict[str, Callable[[ItemSource], Iterator[Entry]]] = {
+_READERS: dict[str, Callable[[ItemSource], Iterator[_Row]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".csv": _csv_rows,

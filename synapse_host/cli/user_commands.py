@@ -17,6 +17,7 @@ from synapse_host.cli import job_commands, model_commands, rendering
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.host_connection import connected
 from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell, warn
+from synapse_host.cli.path_arguments import Passages, Source, named_path
 
 if TYPE_CHECKING:
     from synapse_host.client.blocking_client import Client
@@ -112,7 +113,8 @@ def load(
     path: Annotated[
         Path,
         typer.Argument(
-            help="Directory with the model, tokenizer.json and config.json; or a .gguf file, tokenizer.json beside it."
+            help="Directory with the model, tokenizer.json and config.json; or a .gguf file, tokenizer.json beside it.",
+            parser=named_path,
         ),
     ],
     engine: Annotated[str, typer.Option("--engine", "-e", help="Backend id or engine name.")] = "cpu",
@@ -212,11 +214,13 @@ def embed(
 
 @app.command(name="embed-file")
 def embed_file(
-    source: Annotated[Path, typer.Argument(help="A .jsonl or .csv file of texts, or a directory of text files.")],
+    source: Source,
     output: Annotated[Path, typer.Argument(help="Where the vectors go: a .npy, .jsonl or .parquet file.")],
     model: Model,
     text_field: Annotated[str, typer.Option(help="Field or column of the texts.")] = "text",
-    id_field: Annotated[str, typer.Option(help="Field or column of the ids; without one the line is the id.")] = "id",
+    id_field: Annotated[
+        str | None, typer.Option(help="Field or column of the ids; default: id, and the line where there is none.")
+    ] = None,
     key: Annotated[str | None, typer.Option(help="Request key of the jobs; default: made of model and texts.")] = None,
     socket: Socket = None,
     as_json: Json = False,
@@ -317,9 +321,7 @@ def generate(
 @app.command()
 def search(
     question: Annotated[str, typer.Argument(help="What to look for.")],
-    paths: Annotated[
-        list[Path], typer.Argument(help="Text files, or directories of .md, .txt and .rst files.", exists=True)
-    ],
+    paths: Passages,
     model: Model,
     top: Annotated[int, typer.Option(min=1, help="How many passages to show.")] = 3,
     socket: Socket = None,

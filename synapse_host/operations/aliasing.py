@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from synapse_host.certification.alias_table import Alias, AliasTable, Pair, pair
 from synapse_host.errors import InvalidRequest, SubstitutionRejected
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.operations.constraints import Name, Params
+from synapse_host.operations.quoting import quoted
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.store.alias_store import AliasRow, AliasRows, AliasStore
 
@@ -22,6 +24,8 @@ _log = logging.getLogger(__name__)
 MOST_EVIDENCE_BYTES = 64 * 1024
 #: Identities one index may name.
 MOST_PROVENANCE = 4096
+#: What every identity looks like, whoever computed it: a SHA-256 (wire contract section 1).
+_FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
 class CheckIndexParams(Params):
@@ -95,17 +99,22 @@ class AliasService:
 
     async def declare(self, params: AliasParams, context: RequestContext) -> Reply:
         """Declare two identities equivalent from now on."""
+        self._refuse_switched_off()
+        _refuse_shapeless(params.pair)
         return await self._change("declared", self.store.declare, params)
 
     async def retract(self, params: AliasParams, context: RequestContext) -> Reply:
         """Declare them equivalent no more."""
+        self._refuse_switched_off()
         return await self._change("retracted", self.store.retract, params)
 
-    async def _change(self, what: str, change: _Change, params: AliasParams) -> Reply:
+    def _refuse_switched_off(self) -> None:
         if not self.admin_enabled:
             raise SubstitutionRejected(
                 "alias administration is switched off on this host (setting aliases.admin_enabled); switch it on first"
             )
+
+    async def _change(self, what: str, change: _Change, params: AliasParams) -> Reply:
         pair, evidence = params.pair, json.dumps(params.evidence, separators=(",", ":"))
         _refuse_unfit(pair, evidence)
         changed, rows = await change(pair, evidence, self.now_ms())
@@ -133,6 +142,17 @@ def _alias(row: AliasRow) -> Alias:
 def _object(text: str) -> Mapping[str, Any]:
     loaded: Mapping[str, Any] = json.loads(text)
     return loaded
+
+
+def _refuse_shapeless(pair: Pair) -> None:
+    """Only what is declared: a pair that an older host took can still be retracted."""
+    for name in pair:
+        if _FINGERPRINT.fullmatch(name) is None:
+            raise InvalidRequest(
+                f"{quoted(name)} is no fingerprint, which is 64 lowercase hex digits; copy one from an answer or "
+                "from models.list",
+                details={"fingerprint": name},
+            )
 
 
 def _refuse_unfit(pair: Pair, evidence: str) -> None:

@@ -18,6 +18,8 @@ from synapse_host.operations.registry import Method, Reply, RequestContext
 SCOPE = "neural_engine"
 #: Longest pause: 120 minutes (wire contract section 5).
 MOST_MS = 7_200_000
+#: Characters of a reason, as many as a name may have: every refusal of the pause repeats it.
+MOST_REASON_CHARS = 256
 
 
 class LanesPauseParams(Params):
@@ -93,4 +95,10 @@ def _refuse_unfit(params: LanesPauseParams) -> None:
         raise InvalidRequest(
             f"reason {quoted(params.reason)} is blank; whoever is refused reads it, so say one",
             details={"parameter": "reason"},
+        )
+    if len(params.reason) > MOST_REASON_CHARS:
+        raise InvalidRequest(
+            f"reason has {len(params.reason)} characters and may have {MOST_REASON_CHARS}, for every refusal repeats "
+            "it; shorten it",
+            details={"parameter": "reason", "max_reason_chars": MOST_REASON_CHARS},
         )

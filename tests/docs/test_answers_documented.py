@@ -100,8 +100,8 @@ def answers(
             "aliases.check_index": client.call(
                 "aliases.check_index", {"index_fingerprint": "a", "provenance_set": ["b"]}
             ),
-            "alias.declare": client.call("alias.declare", {"left": "a", "right": "b"}),
-            "alias.retract": client.call("alias.retract", {"left": "a", "right": "b"}),
+            "alias.declare": client.call("alias.declare", {"left": "a" * 64, "right": "b" * 64}),
+            "alias.retract": client.call("alias.retract", {"left": "a" * 64, "right": "b" * 64}),
             "embed.query": client.call("embed.query", {"model": "minilm", "text": "a"}),
             "embed.batch": client.call("embed.batch", {"model": "minilm", "texts": ["a", "b"]}),
             "embed.result": client.call("embed.result", {"job_id": job["job_id"]}),

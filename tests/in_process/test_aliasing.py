@@ -13,6 +13,7 @@ import pytest
 
 from synapse_host.certification.alias_table import AliasTable
 from synapse_host.errors import FlowScopeRefused, InvalidRequest, SubstitutionRejected, SynapseError
+from synapse_host.identity.digests import sha256_hex
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.operations.aliasing import MOST_EVIDENCE_BYTES, AliasService, take_rows
 from synapse_host.operations.registry import Registry, RequestContext
@@ -21,6 +22,8 @@ from synapse_host.store.database import Store
 from synapse_host.store.module_store import ModuleStore
 
 pytestmark = pytest.mark.anyio
+#: Fingerprints in the order of their text.
+A, B, C, X, Y = (letter * 64 for letter in "abcef")
 
 
 @dataclass
@@ -63,26 +66,26 @@ async def test_declaring_and_retracting_move_the_epoch_and_doing_it_twice_does_n
             ("alias.declare", True, 3),
         ]
         for method, changed, epoch in steps:
-            assert await it.call(method, left="b", right="a") == {
+            assert await it.call(method, left=B, right=A) == {
                 "module_generation": 7,
                 "changed": changed,
                 "table_epoch": epoch,
             }
-        assert it.table.equivalents("a") == ("b",)
+        assert it.table.equivalents(A) == (B,)
 
 
 async def test_both_spellings_and_both_orders_are_one_pair_and_unknown_fields_are_tolerated(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
-        assert (await it.call("alias.declare", fingerprint_a="x", fingerprint_b="y", note="later"))["changed"]
-        assert not (await it.call("alias.declare", left="y", fingerprint_b="x", evidence={"a": 1}))["changed"]
-        assert (await it.call("alias.retract", left="x", right="y", wherefore=[1]))["changed"]
+        assert (await it.call("alias.declare", fingerprint_a=X, fingerprint_b=Y, note="later"))["changed"]
+        assert not (await it.call("alias.declare", left=Y, fingerprint_b=X, evidence={"a": 1}))["changed"]
+        assert (await it.call("alias.retract", left=X, right=Y, wherefore=[1]))["changed"]
 
 
 async def test_evidence_is_kept_and_is_an_empty_object_when_left_out(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
-        await it.call("alias.declare", left="a", right="b")
-        await it.call("alias.declare", left="a", right="c", evidence={"cosine": 0.9999})
-        await it.call("alias.retract", left="a", right="c", evidence={"why": "driver"})
+        await it.call("alias.declare", left=A, right=B)
+        await it.call("alias.declare", left=A, right=C, evidence={"cosine": 0.9999})
+        await it.call("alias.retract", left=A, right=C, evidence={"why": "driver"})
         assert [(row.evidence, row.retraction) for row in it.table.rows] == [
             ({}, {}),
             ({"cosine": 0.9999}, {"why": "driver"}),
@@ -91,19 +94,19 @@ async def test_evidence_is_kept_and_is_an_empty_object_when_left_out(tmp_path: P
 
 async def test_the_table_and_its_epoch_survive_a_restart(tmp_path: Path) -> None:
     async with served(tmp_path) as before:
-        await before.call("alias.declare", left="a", right="b", evidence={"k": [1]})
-        await before.call("alias.declare", left="a", right="c")
-        await before.call("alias.retract", left="a", right="c")
+        await before.call("alias.declare", left=A, right=B, evidence={"k": [1]})
+        await before.call("alias.declare", left=A, right=C)
+        await before.call("alias.retract", left=A, right=C)
     async with served(tmp_path) as after:
         assert after.table.epoch == await ModuleStore(after.store).table_epoch() == 3
         assert after.table.rows == before.table.rows
-        assert after.table.equivalents("a") == ("b",)
+        assert after.table.equivalents(A) == (B,)
 
 
 async def test_with_administration_off_nothing_changes(tmp_path: Path) -> None:
     async with served(tmp_path, admin=False) as it:
         for method in ("alias.declare", "alias.retract"):
-            refusal = await it.refused(method, left="a", right="b")
+            refusal = await it.refused(method, left=A, right=B)
             assert isinstance(refusal, SubstitutionRejected)
             assert not refusal.channel
             assert "aliases.admin_enabled" in refusal.message
@@ -113,12 +116,12 @@ async def test_with_administration_off_nothing_changes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"left": "a"}, "right (or fingerprint_b) is missing"),
-        ({"right": "a"}, "left (or fingerprint_a) is missing"),
-        ({"left": "", "right": "b"}, "params.left"),
-        ({"left": "a", "fingerprint_a": "c", "right": "b"}, "are one field and differ"),
-        ({"left": "a", "right": "b", "evidence": "x"}, "params.evidence"),
-        ({"left": 7, "right": "b"}, "params.left"),
+        ({"left": A}, "right (or fingerprint_b) is missing"),
+        ({"right": A}, "left (or fingerprint_a) is missing"),
+        ({"left": "", "right": B}, "params.left"),
+        ({"left": A, "fingerprint_a": C, "right": B}, "are one field and differ"),
+        ({"left": A, "right": B, "evidence": "x"}, "params.evidence"),
+        ({"left": 7, "right": B}, "params.left"),
     ],
 )
 async def test_malformed_pairs_are_refused_on_the_channel(tmp_path: Path, params: dict[str, Any], said: str) -> None:
@@ -131,31 +134,45 @@ async def test_malformed_pairs_are_refused_on_the_channel(tmp_path: Path, params
 
 async def test_a_pair_of_one_identity_and_evidence_without_bound_are_refused_with_details(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
-        same = await it.refused("alias.declare", left="a", right="a")
-        large = await it.refused("alias.declare", left="a", right="b", evidence={"x": "y" * MOST_EVIDENCE_BYTES})
+        same = await it.refused("alias.declare", left=A, right=A)
+        large = await it.refused("alias.declare", left=A, right=B, evidence={"x": "y" * MOST_EVIDENCE_BYTES})
         for refusal in (same, large):
             assert isinstance(refusal, InvalidRequest)
             assert not refusal.channel
             assert refusal.details
 
 
+@pytest.mark.parametrize("nonsense", ["nonsense", "a" * 63, "a" * 65, "A" * 64, "g" * 64, f" {'a' * 63}", "٣" * 64])
+async def test_only_what_has_the_form_of_a_fingerprint_is_declared(tmp_path: Path, nonsense: str) -> None:
+    async with served(tmp_path) as it:
+        for pair in ({"left": nonsense, "right": A}, {"fingerprint_a": A, "fingerprint_b": nonsense}):
+            refusal = await it.refused("alias.declare", **pair)
+            assert isinstance(refusal, InvalidRequest)
+            assert not refusal.channel
+            assert refusal.details == {"fingerprint": nonsense}
+            assert "64 lowercase hex digits" in refusal.message
+        # What an older host took can be taken back.
+        assert not (await it.call("alias.retract", left=nonsense, right=A))["changed"]
+        assert it.table.rows == ()
+
+
 async def test_an_index_is_checked_against_the_pairs_that_hold(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
-        await it.call("alias.declare", left="a", right="b")
-        checked = {"index_fingerprint": "b", "provenance_set": ["a", "b"]}
+        await it.call("alias.declare", left=A, right=B)
+        checked = {"index_fingerprint": B, "provenance_set": [A, B]}
         assert (await it.call("aliases.check_index", **checked)) == {
             "module_generation": 7,
             "table_epoch": 1,
             "verdict": {"status": "valid"},
         }
-        await it.call("alias.retract", left="a", right="b")
+        await it.call("alias.retract", left=A, right=B)
         assert (await it.call("aliases.check_index", **checked)) == {
             "module_generation": 7,
             "table_epoch": 2,
             "verdict": {
                 "status": "migration_required",
-                "retracted_pair": {"fingerprint_a": "a", "fingerprint_b": "b"},
-                "rebuild_target": "b",
+                "retracted_pair": {"fingerprint_a": A, "fingerprint_b": B},
+                "rebuild_target": B,
             },
         }
         assert (await it.refused("aliases.check_index", **checked, more=1)).channel
@@ -163,15 +180,15 @@ async def test_an_index_is_checked_against_the_pairs_that_hold(tmp_path: Path) -
 
 async def test_a_flow_may_check_and_not_change(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
-        await it.call("aliases.check_index", "flow-1", index_fingerprint="a", provenance_set=[])
+        await it.call("aliases.check_index", "flow-1", index_fingerprint=A, provenance_set=[])
         for method in ("alias.declare", "alias.retract"):
             with pytest.raises(FlowScopeRefused):
-                await it.call(method, "flow-1", left="a", right="b")
+                await it.call(method, "flow-1", left=A, right=B)
 
 
 async def test_many_at_once_are_counted_one_by_one(tmp_path: Path) -> None:
     async with served(tmp_path) as it, anyio.create_task_group() as callers:
         for number in range(20):
-            callers.start_soon(lambda n=number: it.call("alias.declare", left="hub", right=f"spoke-{n % 10}"))
+            callers.start_soon(lambda n=number: it.call("alias.declare", left=A, right=sha256_hex(bytes([n % 10]))))
     assert it.table.epoch == 10
-    assert len(it.table.equivalents("hub")) == 10
+    assert len(it.table.equivalents(A)) == 10

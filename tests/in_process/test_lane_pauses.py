@@ -315,6 +315,7 @@ async def test_an_unload_that_fails_keeps_the_lock_until_the_pause_ends(caplog: 
         ({"duration_ms": 7_200_001}, "duration_ms"),
         ({"reason": ""}, "reason"),
         ({"reason": " \t"}, "reason"),
+        ({"reason": "x" * 257}, "reason"),
     ],
 )
 async def test_what_cannot_be_paused_is_refused(params: dict[str, Any], parameter: str) -> None:
@@ -325,6 +326,7 @@ async def test_what_cannot_be_paused_is_refused(params: dict[str, Any], paramete
         assert not refusal.value.channel
         assert refusal.value.details is not None
         assert refusal.value.details["parameter"] == parameter
+        assert len(str(refusal.value)) < 400
         assert not it.control.state.active
         assert (await it.call("lanes.pause", **fit))["phase"] == "draining"
 

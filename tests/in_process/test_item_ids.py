@@ -1,0 +1,65 @@
+"""Ids of items from files: what is taken for one, and a field of ids that is nowhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from synapse_host.cli.file_items import ItemSource, survey
+from synapse_host.cli.passages import UnreadableFile
+from synapse_host.cli.user_commands import app
+
+
+def source_of(tmp_path: Path, name: str, content: str, **fields: str) -> ItemSource:
+    (path := tmp_path / name).write_text(content, encoding="utf-8")
+    return ItemSource(path, **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", '{"doc": 1, "text": "a"}\n"b"\n{"text": "c", "x": 1}\n', r"'uid'.*'doc', 'text', 'x'\D"),
+        ("a.jsonl", '"a"\n"b"\n', r"'uid'.*bare strings"),
+        ("a.csv", "doc,text\n1,a\n", r"'uid'.*'doc', 'text'"),
+        (
+            "a.jsonl",
+            "".join(json.dumps({"text": "a", f"{'f' * 90}{row:02}": 1}) + "\n" for row in range(40)),
+            r"'f{70,80}\.\.\.'.* and 21 more",
+        ),
+    ],
+)
+def test_a_field_of_ids_that_is_in_no_row_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
+    with pytest.raises(UnreadableFile, match=rf"a\.\w+ has no .*{words}.*--id-field"):
+        list(source_of(tmp_path, name, content, id_field="uid"))
+    assert survey(source_of(tmp_path, name, content), 2000).items == len(list(source_of(tmp_path, name, content)))
+
+
+def test_a_field_of_ids_need_not_be_in_every_row(tmp_path: Path) -> None:
+    rows = '{"text": "a"}\n{"uid": null, "text": "b"}\n{"uid": 1.5, "text": "c"}\n'
+    assert list(source_of(tmp_path, "a.jsonl", rows, id_field="uid")) == [("1", "a"), ("2", "b"), ("1.5", "c")]
+
+
+def test_the_files_of_a_directory_have_no_field_of_ids(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(UnreadableFile, match=r"is a directory.*--id-field"):
+        list(ItemSource(tmp_path, id_field="uid"))
+
+
+@pytest.mark.parametrize("given", ['{"a": 1}', "[1]", "true", "[]"])
+def test_an_id_is_text_or_a_number(tmp_path: Path, given: str) -> None:
+    with pytest.raises(UnreadableFile, match=r"a\.jsonl, line 2, has .*for an id"):
+        list(source_of(tmp_path, "a.jsonl", f'{{"text": "a"}}\n{{"id": {given}, "text": "b"}}\n'))
+
+
+@pytest.mark.parametrize("words", [["embed-file", "", "out.npy", "-m", "m"], ["search", "what", "", "-m", "m"]])
+def test_an_empty_name_is_not_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("a" * 50)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "empty" in done.output
