@@ -1,6 +1,6 @@
 """The whole vocabulary of worker protocol v3: its numbers, its handshake, and every message by its wire type.
 
-Bytes are made in ``codec``. Stdlib only: a worker starts with this module, so it must be cheap to import. Sources:
+Bytes are made in ``codec``. A worker starts with this module, so it must be cheap to import. Sources:
 worker protocol v3; field tables in the reference page ``docs/reference/worker-protocol.md``.
 """
 

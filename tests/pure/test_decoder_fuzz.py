@@ -28,16 +28,21 @@ def test_no_decoder_is_surprised_and_none_is_left_out(seed: int) -> None:
     assert {name: tally[name] for name in HANDLERS if tally[name] < REACHED} == {}
 
 
+def plant(monkeypatch: pytest.MonkeyPatch, check: FieldCheck) -> None:
+    layout = {**codec._LAYOUTS[Load].fields, "format": (check, True)}
+    monkeypatch.setitem(codec._LAYOUTS, Load, codec._layout_of(layout))
+
+
 def test_the_fuzz_sees_a_refused_field(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing = FieldCheck(lambda value: False, "nothing")
-    monkeypatch.setitem(codec._LAYOUTS[Load], "format", (refusing, True))
+    plant(monkeypatch, refusing)
     with pytest.raises(AssertionError, match=r"seed 3, after .* was refused"):
         fuzz_decoders(10_000, 3)
 
 
 def test_the_fuzz_sees_a_value_that_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     accepting = FieldCheck(lambda value: value is not None, "anything")
-    monkeypatch.setitem(codec._LAYOUTS[Load], "format", (accepting, True))
+    plant(monkeypatch, accepting)
     with pytest.raises(AssertionError, match=r"seed 3, after .* was taken for"):
         fuzz_decoders(10_000, 3)
 

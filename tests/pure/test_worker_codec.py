@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
@@ -22,6 +23,7 @@ from synapse_host.worker_protocol.messages import (
     Generate,
     Hello,
     HelloAck,
+    Load,
     Message,
     Pong,
     Text,
@@ -47,6 +49,19 @@ def test_every_message_comes_back(kind: type[Message], data: st.DataObject) -> N
     message = data.draw(messages_of(kind))
     codec.check_outgoing(message)
     assert decoder_of(kind)(codec.encode(message)) == message
+
+
+def test_a_path_that_is_no_text_comes_back() -> None:
+    load = Load("r", os.fsdecode(b"/models/\xff.safetensors"), "0" * 64, "safetensors")
+    payload = codec.encode(load)
+    payload.decode()
+    assert codec.decode_request(payload) == load
+
+
+def test_a_refusal_shows_the_number_that_was_sent() -> None:
+    sent = codec.encode(Generate("g", "m", 1)).replace(b'"max_tokens":1', b'"max_tokens":123456789012345678901')
+    with pytest.raises(ProtocolFault, match="'max_tokens' is 123456789012345678901, which is not an integer"):
+        codec.decode_request(sent)
 
 
 def test_the_vocabulary_is_complete() -> None:
