@@ -92,6 +92,7 @@ class HostCatalog:
             lambda: self._fixtures,
             os_build=os_build,
             save=save_check,
+            figures=self._reference_figures,
             tasks=tasks,
             now_ms=lambda: time.time_ns() // 1_000_000,
         )
@@ -142,6 +143,14 @@ class HostCatalog:
         lane = Lane(model, runtime)
         self._lanes.put(lane)
         return lane
+
+    async def _reference_figures(
+        self, model: RegisteredModel, rows: Sequence[Sequence[int]]
+    ) -> Sequence[Sequence[float]]:
+        # Imported here: numpy is only needed once a profile is checked.
+        from synapse_host.certification.reference_figures import reference_figures
+
+        return await reference_figures(self._start_worker, model, rows)
 
     def _bury(self, lane: Lane) -> None:
         self._tasks.start_soon(lane.close, name=f"close {lane.model.model_id}")

@@ -22,6 +22,8 @@ from synapse_host.identity.digests import sha256_hex
 
 #: The tokens a reranker by readout takes its probability from, as (yes, no).
 Readout = tuple[int, int]
+#: Those of a model whose config.json names none. The family has them too; the host imports no family.
+PUBLISHED_READOUT: Readout = (9693, 2152)
 
 
 class FixtureInvalid(ValueError):
@@ -32,20 +34,20 @@ class FixtureInvalid(ValueError):
 class FixtureCase:
     """One row of token ids and its figures.
 
-    ``expected`` is a unit vector, its first components where ``whole`` is False, or one probability. Cases of one
-    ``pool`` are candidates of one query.
+    ``expected`` is a unit vector, its first components where ``whole`` is False, one probability, or nothing where no
+    figures are published. Cases of one ``pool`` are candidates of one query.
     """
 
     case_id: str
     ids: tuple[int, ...]
-    expected: tuple[float, ...]
+    expected: tuple[float, ...] = ()
     whole: bool = True
     pool: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """The cases of one model, and the digest that seals them."""
+    """The cases of one model, and the digest that seals them; ``profile_rows`` are those without published figures."""
 
     model_id: str
     revision: int
@@ -54,6 +56,7 @@ class Fixture:
     cases: tuple[FixtureCase, ...]
     seal: str
     readout: Readout | None = None
+    profile_rows: tuple[FixtureCase, ...] = ()
 
     @property
     def rows(self) -> list[list[int]]:
@@ -116,6 +119,7 @@ def _fixture(name: str, revision: int, entry: Mapping[str, Any]) -> Fixture:
         cases=tuple(_case(name, case) for case in entry["cases"]),
         seal=entry["seal"],
         readout=None if readout is None else (readout["yes"], readout["no"]),
+        profile_rows=tuple(FixtureCase(row["id"], tuple(row["ids"])) for row in entry.get("profile_rows", ())),
     )
 
 

@@ -1,6 +1,7 @@
 """Runs the numerical check of lanes when they are loaded, once for each key, and remembers what it found.
 
-Lanes of the catalog are held against the reference their entry names, preloads against that of their profile.
+Lanes of the catalog are held against the reference their entry names, preloads against that of their profile. What of
+the latter is not published is computed by the reference backend first, outside the time a check may take.
 
 A lane that is checking itself serves nobody: whoever reaches it waits (reading 18). The check holds the lane, goes
 through its device's queue like any work, and judges what came out in pure code.
@@ -8,15 +9,19 @@ through its device's queue like any work, and judges what came out in pure code.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from synapse_host.catalog.entries import CatalogEntry
 from synapse_host.catalog.standing import CatalogStanding
+from synapse_host.certification.profile_subset import subset_for, unpublished, with_figures
 from synapse_host.certification.self_check import (
     SelfCheckKey,
     SelfCheckRow,
@@ -26,9 +31,9 @@ from synapse_host.certification.self_check import (
     standing,
 )
 from synapse_host.certification.self_check_budget import CEILING_MS
-from synapse_host.certification.self_check_fixtures import Fixture, FixtureInvalid
-from synapse_host.certification.self_check_judge import Verdict, judge_scores, judge_vectors
-from synapse_host.errors import ModelLoading, SynapseError
+from synapse_host.certification.self_check_fixtures import PUBLISHED_READOUT, Fixture, FixtureInvalid
+from synapse_host.certification.self_check_judge import Verdict, judge_scores, judge_vectors, readout_fault
+from synapse_host.errors import InvalidRequest, ModelLoading, SynapseError
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.profiles import read_profile
@@ -44,7 +49,11 @@ class _Run:
 
 
 class SelfChecks:
-    """What the checks of this host's lanes found. ``save`` keeps a decided one across restarts."""
+    """What the checks of this host's lanes found.
+
+    ``save`` keeps a decided one across restarts; ``figures`` come from the reference backend, for rows without
+    published ones.
+    """
 
     def __init__(
         self,
@@ -53,6 +62,7 @@ class SelfChecks:
         *,
         os_build: str,
         save: Callable[[SelfCheckRow], Awaitable[None]],
+        figures: Callable[[RegisteredModel, Sequence[Sequence[int]]], Awaitable[Sequence[Sequence[float]]]],
         tasks: TaskGroup,
         now_ms: Callable[[], int],
         ceiling_ms: float = CEILING_MS,
@@ -61,6 +71,7 @@ class SelfChecks:
         self._fixtures = fixtures
         self._os_build = os_build
         self._save = save
+        self._figures = figures
         self._tasks = tasks
         self._now_ms = now_ms
         #: Milliseconds one check may compute; tests change it.
@@ -150,9 +161,12 @@ class SelfChecks:
                 raise  # its key says nothing of the fixtures: the finding would outlive their repair
             return Verdict(False, str(damaged))
         try:
-            fixture = self._reference(lane, fixtures)
+            fixture = await self._reference(lane, fixtures)
         except FixtureInvalid as unusable:
             return Verdict(False, str(unusable))
+        other_readout = await to_thread.run_sync(_other_readout, fixture, lane.model)
+        if other_readout is not None:
+            return Verdict(False, other_readout)
         raw = await self._computed(lane, fixture)
         if lane.model.task == "embed":
             return judge_vectors(fixture, raw, lane.dims or 0)
@@ -160,10 +174,10 @@ class SelfChecks:
             fixture, raw, lane.model.pair_template.score, "fp32" if lane.model.dtype == "f32" else "fp16"
         )
 
-    def _reference(self, lane: Lane, fixtures: Mapping[str, Fixture]) -> Fixture:
+    async def _reference(self, lane: Lane, fixtures: Mapping[str, Fixture]) -> Fixture:
         """What the lane is held against; raises ``FixtureInvalid``."""
         if lane.model.catalog_id is None:
-            return _reference_of_profile(lane.model, fixtures)
+            return await self._with_figures(subset_for(lane.model, fixtures), lane.model)
         entry = self._entry(lane)
         fixture = fixtures.get(entry.self_check or "")
         if fixture is None:
@@ -171,6 +185,13 @@ class SelfChecks:
         if fixture.hf_revision != entry.upstream.revision:
             raise FixtureInvalid(f"the reference is of revision {fixture.hf_revision}, the model of another")
         return fixture
+
+    async def _with_figures(self, fixture: Fixture, model: RegisteredModel) -> Fixture:
+        rows = [case.ids for case in unpublished(fixture)]
+        try:
+            return with_figures(fixture, await self._figures(model, rows)) if rows else fixture
+        except InvalidRequest as unreadable:
+            raise FixtureInvalid(unreadable.message) from unreadable
 
     async def _computed(self, lane: Lane, fixture: Fixture) -> bytes:
         """The lane's figures, row by row; between two rows the ceiling is looked at (reading 22)."""
@@ -222,10 +243,9 @@ def still_checking(lane: Lane) -> ModelLoading:
     return ModelLoading(f"model {lane.model.model_id!r} is still checking its numbers; retry shortly")
 
 
-def _reference_of_profile(model: RegisteredModel, fixtures: Mapping[str, Fixture]) -> Fixture:
-    fixture = fixtures.get(read_profile(model.profile or "").model)
-    if fixture is None:
-        raise FixtureInvalid(f"there is no reference for profile {model.profile!r}")
-    if fixture.task != model.task:
-        raise FixtureInvalid(f"profile {model.profile!r} is for task {fixture.task!r}, the model for {model.task!r}")
-    return fixture
+def _other_readout(fixture: Fixture, model: RegisteredModel) -> str | None:
+    """Whether a reranker reads its probability from other tokens than ``fixture``; reads the model's config.json."""
+    if fixture.readout is None or not model.has_config:
+        return None
+    yes, no = json.loads(Path(model.config_path).read_bytes()).get("readout_ids", PUBLISHED_READOUT)
+    return readout_fault(fixture, (yes, no))

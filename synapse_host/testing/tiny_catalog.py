@@ -47,13 +47,15 @@ _ROWS = {
     SHY: ("vulkan",),
 }
 _MODELS: Mapping[str, TinyModel] = {
-    EMBED: TinyBert(61, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=64),
-    OTHER: TinyBert(62, hidden=24, layers=1, heads=3, intermediate=40, vocab=120, positions=64),
-    RERANK: TinyBertReranker(63, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=64),
-    SHY: TinyBertReranker(64, hidden=24, layers=1, heads=3, intermediate=40, vocab=120, positions=64),
+    EMBED: TinyBert(61, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=160),
+    OTHER: TinyBert(62, hidden=24, layers=1, heads=3, intermediate=40, vocab=120, positions=160),
+    RERANK: TinyBertReranker(63, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=160),
+    SHY: TinyBertReranker(64, hidden=24, layers=1, heads=3, intermediate=40, vocab=120, positions=160),
 }
 _TEMPLATE = {"layout": "pair", "score": "logit", "separator": 3}
-_LENGTHS = (3, 7, 17)
+_LENGTHS = (3, 7, 17, 30)
+#: More than any of its lanes may have: only preloads compute these, whose figures nobody has published.
+_BOUNDARY = (127, 128, 129)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +236,20 @@ def _row(catalog_id: str, backend: str, rerank: bool, hidden: int) -> dict[str, 
 def _fixture(made: TinyCatalog, catalog_id: str, model: TinyModel) -> dict[str, Any]:
     rerank = isinstance(model, TinyBertReranker)
     figures = _figures(_folder(made, catalog_id), rerank)
-    cases = [{"id": f"row-{len(row)}", "ids": row, "expected": packed(expected)} for row, expected in figures]
-    entry = {"hf_revision": _revision(catalog_id), "task": "rerank" if rerank else "embed", "cases": cases}
+    names = ("short-0", *(f"pool10-00{place}" if rerank else f"short-{place + 1}" for place in range(3)))
+    cases = [
+        {"id": name, "ids": row, "expected": packed(expected)}
+        for name, (row, expected) in zip(names, figures, strict=True)
+    ]
+    entry = {
+        "hf_revision": _revision(catalog_id),
+        "task": "rerank" if rerank else "embed",
+        "cases": cases,
+        "profile_rows": [
+            {"id": f"boundary-{length}", "ids": [int(token) for token in row]}
+            for length, row in zip(_BOUNDARY, seeded_rows(_BOUNDARY, 100, 8), strict=True)
+        ],
+    }
     return sealed(entry)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from synapse_host.certification.self_check_fixtures import sealed
 from synapse_host.errors import InvalidRequest
+from synapse_host.host_catalog import HostCatalog
 from synapse_host.lanes.profiles import ProfileName, read_profile
+from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.testing.catalog_rules.profile_checks import MINE, PROFILE, settings_of
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
 from synapse_host.testing.tiny_catalog import OTHER, RERANK, write_tiny_catalog
@@ -45,10 +49,12 @@ async def test_a_model_of_a_profile_serves_without_a_probe(stage: Stage) -> None
         await preloaded(scene)
         started = scene.workers_started
         assert (await scene.embed(MINE))["dims"] == 24
-        assert scene.workers_started == started == 1
+        # The second was the reference's, for the figures nobody has published.
+        assert scene.workers_started == started == 2
         shown = await row(scene)
         assert (shown["profile"], shown["certified"], shown["self_check"]["state"]) == (PROFILE, True, "passed")
-        assert shown["self_check"]["evidence"]["min_cosine"] > 0.999
+        evidence = shown["self_check"]["evidence"]
+        assert (evidence["cases"], evidence["min_cosine"] > 0.999) == (4, True)
         (reported,) = (await scene.call("probe.report"))["lanes"]
         assert (reported["certification_required"], reported["certification_status"]) == (False, "not_required")
         counted = await scene.call("admission.status")
@@ -98,6 +104,45 @@ async def test_wrong_numbers_refuse_name_the_profile_and_are_kept(
     async with stage.scene(home=home, config=settings_of(stage.tiny)) as scene:
         await preloaded(scene)
         assert (await scene.embed(MINE))["dims"] == 24
+
+
+@pytest.mark.parametrize(("name", "cases"), [(OTHER, 4), (RERANK, 7)])
+async def test_both_sides_of_the_boundary_are_held_against_the_reference(
+    stage: Stage, name: str, cases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = {OTHER: "embed", RERANK: "rerank"}[name]
+    config = settings_of(stage.tiny, f"{name}.{ENGINE}", catalog_id=name, task=task)
+    async with stage.scene(config=config) as scene:
+        await preloaded(scene)
+        assert (await row(scene))["self_check"]["evidence"]["cases"] == cases
+    real = HostCatalog._reference_figures
+
+    async def wrong(self: HostCatalog, model: RegisteredModel, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        assert [len(each) for each in rows] == [127, 128, 129]
+        first, second, last = await real(self, model, rows)
+        return [list(first), list(second), [0.5 - figure for figure in last]]
+
+    monkeypatch.setattr(HostCatalog, "_reference_figures", wrong)
+    async with stage.scene(config=config) as scene:
+        await preloaded(scene)
+        checked = (await row(scene))["self_check"]
+        assert (checked["state"], checked["reason"][:19]) == ("failed", "case boundary-129: ")
+
+
+async def test_a_reranker_that_reads_other_tokens_is_told_so_before_it_computes(stage: Stage, tmp_path: Path) -> None:
+    tiny = stage.changed(str(tmp_path))
+    figures = tiny.document.with_name("fixtures.json")
+    document = json.loads(figures.read_text("utf-8"))
+    document["models"][RERANK] = sealed({**document["models"][RERANK], "readout": {"yes": 7, "no": 8}})
+    figures.write_text(json.dumps(document), encoding="utf-8")
+    config = settings_of(tiny, f"{RERANK}.{ENGINE}", catalog_id=RERANK, task="rerank")
+    async with stage.scene(tiny=tiny, config=config) as scene:
+        await preloaded(scene)
+        checked = (await row(scene))["self_check"]
+        assert checked["state"] == "failed"
+        assert (
+            checked["reason"] == "the probability is read from tokens (9693, 2152) (yes, no), the fixture says (7, 8)"
+        )
 
 
 @pytest.mark.parametrize(

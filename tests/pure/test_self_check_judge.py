@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from synapse_host.certification import self_check_fixtures
-from synapse_host.certification.self_check_fixtures import Fixture, FixtureInvalid, packed, parse_fixtures, sealed
+from synapse_host.certification.self_check_fixtures import (
+    PUBLISHED_READOUT,
+    Fixture,
+    FixtureInvalid,
+    packed,
+    parse_fixtures,
+    sealed,
+)
 from synapse_host.certification.self_check_judge import (
     ToleranceClass,
     Verdict,
@@ -21,6 +28,7 @@ from synapse_host.certification.self_check_judge import (
     judge_vectors,
     readout_fault,
 )
+from synapse_host.families.qwen3 import YES_AND_NO
 from synapse_host.tolerances import MAX_NORM_ERROR, SELF_CHECK_MIN_COSINE, SELF_CHECK_SCORE_ERROR, distance_of
 
 SHIPPED = self_check_fixtures.shipped_fixtures()
@@ -190,6 +198,7 @@ def test_another_width_and_figures_that_are_none_are_named() -> None:
 
 
 def test_another_readout_is_named() -> None:
+    assert PUBLISHED_READOUT == YES_AND_NO
     qwen = SHIPPED["qwen3-reranker-0.6b"]
     assert readout_fault(qwen, (9693, 2152)) is None
     assert "(2152, 9693)" in str(readout_fault(qwen, (2152, 9693)))

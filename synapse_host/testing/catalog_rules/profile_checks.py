@@ -12,9 +12,9 @@ MINE = "my-other"
 PROFILE = f"{OTHER}.{reference_plugin.synapse_describe().engine}"
 
 
-def settings_of(tiny: TinyCatalog, profile: str | None = PROFILE, **changes: str) -> str:
+def settings_of(tiny: TinyCatalog, profile: str | None = PROFILE, catalog_id: str = OTHER, **changes: str) -> str:
     """The TOML of a host that preloads the model of an entry under an id that is not the catalog's."""
-    entry = tiny.catalog().entry(OTHER)
+    entry = tiny.catalog().entry(catalog_id)
     assert entry is not None
     told = {
         "model_id": MINE,
