@@ -91,11 +91,24 @@ class BackendDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class Premises:
+    """What outside of the package and its settings decides about a device: while it stays, the host need not ask again.
+
+    ``environment`` are names of variables; one that ends in ``*`` stands for all that begin so. ``files`` are absolute
+    paths, there or not; a folder stands for the files in it, and not for folders below.
+    """
+
+    environment: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CapabilityEvidence:
     """The outcome of a probe: facts observed on this machine beside the floor they were held against.
 
     ``reason`` is one of the contract's four, ``reason_detail`` the finer word; both are None when ``status`` is
-    ``ok``. ``message`` says what a person should do.
+    ``ok``. ``message`` says what a person should do. ``premises`` are what evidence and description rest on beside the
+    machine and its boot, the package and its settings.
     """
 
     status: Literal["ok", "refused"]
@@ -104,6 +117,7 @@ class CapabilityEvidence:
     reason: RefusalReason | None = None
     reason_detail: str | None = None
     message: str | None = None
+    premises: Premises = field(default_factory=Premises)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ by word. The same check reads a description back from JSON.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -17,6 +18,7 @@ from synapse_host.hookspecs import (
     DeviceClass,
     DType,
     PackedSupport,
+    Premises,
     RefusalReason,
     Task,
 )
@@ -65,6 +67,7 @@ def check_evidence(value: object, backend: str) -> CapabilityEvidence:
     _require(value.status in ("ok", "refused"), value, "status", "'ok' or 'refused'")
     for field in ("required", "observed"):
         _require(_has_text_keys(getattr(value, field)), value, field, "a mapping with text keys")
+    _require(_are_premises(value.premises), value, "premises", "Premises of names and of absolute paths")
     if value.status == "ok":
         _require(value.reason is None and value.reason_detail is None, value, "reason", "None when the status is 'ok'")
         return value
@@ -130,6 +133,14 @@ def _is_packed(packed: Any) -> bool:
     if not isinstance(packed, PackedSupport) or not _is_sequence(packed.widths) or not packed.widths:
         return False
     return all(map(_is_positive, (*packed.widths, packed.max_rows)))
+
+
+def _are_premises(premises: Any) -> bool:
+    if not isinstance(premises, Premises):
+        return False
+    names, files = premises.environment, premises.files
+    sound = all(_is_sequence(given) and all(map(_is_text, given)) for given in (names, files))
+    return sound and all(map(os.path.isabs, files))
 
 
 def _is_positive(count: Any) -> bool:

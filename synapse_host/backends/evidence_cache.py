@@ -21,13 +21,14 @@ from types import MappingProxyType
 from synapse_host.backends.backend_settings import setting_arguments
 from synapse_host.backends.discovery import BackendEntry
 from synapse_host.backends.module_stamp import module_stamp
+from synapse_host.backends.premises import premises_stamp
 from synapse_host.backends.probe_report import ProbeReport, ReportFault, report_from_json, report_to_json
 from synapse_host.hookspecs import BackendSettings
 
 _log = logging.getLogger(__name__)
 
 #: Changes whenever the file's layout does.
-_LAYOUT = 2
+_LAYOUT = 3
 #: Our own code that makes or judges a report: the rules, and the families and ops whose digest a plugin describes.
 SHARED_CODE = (
     "synapse_host",
@@ -87,12 +88,14 @@ def cache_file(folder: Path, key: CacheKey) -> Path:
 
 
 def read_report(folder: Path, key: CacheKey) -> ProbeReport | None:
-    """The kept report, or None when there is none, it is of another key or the file is damaged."""
+    """The kept report; None when there is none, its key or its premises are others now, or the file is damaged."""
     try:
         kept = json.loads(cache_file(folder, key).read_bytes())
         if kept["key"] != asdict(key):
             return None
         report = report_from_json(kept["report"], key.backend)
+        if kept["premises"] != _premises(report):
+            return None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, ReportFault) as problem:
@@ -105,13 +108,18 @@ def write_report(folder: Path, key: CacheKey, report: ProbeReport) -> None:
     """Keep an ``ok`` or ``refused`` report; a failure to write is logged and costs a probe next time."""
     if report.status == "broken":
         return
-    text = json.dumps({"key": asdict(key), "report": report_to_json(report)}, indent=1)
+    kept = {"key": asdict(key), "premises": _premises(report), "report": report_to_json(report)}
+    text = json.dumps(kept, indent=1)
     target = cache_file(folder, key)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _replace(target, text)
     except OSError as problem:
         _log.warning("the evidence of backend %s is not kept in %s (%s)", key.backend, target, problem)
+
+
+def _premises(report: ProbeReport) -> str:
+    return "" if report.evidence is None else premises_stamp(report.evidence.premises, os.environ)
 
 
 def _replace(target: Path, text: str) -> None:

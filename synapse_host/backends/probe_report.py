@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from synapse_host.backends.description_check import check_description, check_evidence
-from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, PackedSupport
+from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, PackedSupport, Premises
 
 #: Bytes of the line, its newline included (original facts 1.8: standard output is capped at 4096 bytes).
 MAX_REPORT_BYTES = 4096
@@ -69,7 +69,7 @@ def report_from_json(value: Any, backend: str) -> ProbeReport:
         if status == "broken":
             return ProbeReport("broken", None, None, _text(value, "reason_detail"), _text(value, "message"))
         description = check_description(_read_description(value["description"]), backend)
-        evidence = check_evidence(CapabilityEvidence(**value["evidence"]), backend)
+        evidence = check_evidence(_read_evidence(value["evidence"]), backend)
     except (KeyError, TypeError, ValueError) as problem:
         raise ReportFault(f"the report of backend {backend!r} is not as agreed ({problem})") from problem
     if status != evidence.status:
@@ -113,6 +113,11 @@ def _read_description(value: Mapping[str, Any]) -> BackendDescription:
     return BackendDescription(**given)
 
 
+def _read_evidence(value: Mapping[str, Any]) -> CapabilityEvidence:
+    premises = {name: tuple(items) for name, items in dict(value["premises"]).items()}
+    return CapabilityEvidence(**{**value, "premises": Premises(**premises)})
+
+
 def _text(value: Mapping[str, Any], key: str) -> str:
     text = value[key]
     if not isinstance(text, str):
@@ -121,7 +126,7 @@ def _text(value: Mapping[str, Any], key: str) -> str:
 
 
 def _plain_fields(
-    value: BackendDescription | CapabilityEvidence | BatchPolicy | PackedSupport | None,
+    value: BackendDescription | CapabilityEvidence | BatchPolicy | PackedSupport | Premises | None,
 ) -> dict[str, Any] | None:
     if value is None:
         return None
@@ -130,7 +135,7 @@ def _plain_fields(
 
 def _plain(value: Any) -> Any:
     """The value in JSON's own types; ``dataclasses.asdict`` would choke on a read-only mapping."""
-    if isinstance(value, BatchPolicy | PackedSupport):
+    if isinstance(value, BatchPolicy | PackedSupport | Premises):
         return _plain_fields(value)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

@@ -328,6 +328,26 @@ async def test_a_changed_record_is_probed_again(site: Path, cache: Path) -> None
     assert children.count == 2
 
 
+NAMED = (
+    "import os\n    from synapse_host.hookspecs import Premises\n    return CapabilityEvidence("
+    "'ok', {}, {'driver': os.environ.get('CHOSEN_DRIVER')}, premises=Premises(('CHOSEN_DRIVER',)))"
+)
+
+
+@pytest.mark.anyio
+async def test_a_plugin_is_asked_anew_when_a_variable_it_names_changed(
+    site: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_backend(site, "good", backend_source("good", PROBE_BODY, NAMED))
+    seen = []
+    for driver in ("one", "two"):
+        monkeypatch.setenv("CHOSEN_DRIVER", driver)
+        row = await probe_backend(entry("good"), cache_dir=cache)
+        assert row.evidence is not None, row
+        seen.append(row.evidence.observed["driver"])
+    assert seen == ["one", "two"]
+
+
 @pytest.mark.anyio
 async def test_a_corrupt_cache_file_is_ignored_and_written_anew(site: Path, cache: Path) -> None:
     install_backend(site, "good", backend_source("good"))

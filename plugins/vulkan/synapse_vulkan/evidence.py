@@ -5,12 +5,13 @@ Reading the machine and judging it are apart: ``judge`` is pure.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from synapse_host.hookspecs import CapabilityEvidence, RefusalReason
+from synapse_host.hookspecs import CapabilityEvidence, Premises, RefusalReason
 from synapse_vulkan.device_facts import (
     DeviceFacts,
     as_evidence,
@@ -18,6 +19,8 @@ from synapse_vulkan.device_facts import (
     required_evidence,
     shortfall,
 )
+from synapse_vulkan.drivers import premises
+from synapse_vulkan.kernel_files import SPIRV, KernelDamaged, read_kernels
 
 PLATFORMS = ("linux", "win32")
 
@@ -26,17 +29,20 @@ PLATFORMS = ("linux", "win32")
 class Machine:
     """The facts a verdict rests on.
 
-    ``missing`` is why there is no Vulkan to ask; ``fault`` why the device could not run, None when it did or was not
-    tried. ``measured`` are what the trial run measured; ``software`` that the operator allows a software device.
+    ``missing`` is why there is no Vulkan to ask; ``damaged`` why our kernels are not those of the package; ``fault``
+    why the device could not run, None when it did or was not tried. ``measured`` are what the trial run measured,
+    ``software`` that the operator allows a software device, ``premises`` what all of it rests on.
     """
 
     platform: str
     binding: str | None
     missing: str | None = None
     devices: tuple[DeviceFacts, ...] = ()
+    damaged: str | None = None
     fault: str | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
     software: bool = False
+    premises: Premises = field(default_factory=Premises)
 
     @property
     def chosen(self) -> DeviceFacts | None:
@@ -65,16 +71,17 @@ def judge(machine: Machine) -> CapabilityEvidence:
 
     A software device is refused last of all, so that the reason of one below the floor is the floor.
     """
-    refusal = _judge_platform(machine) or _judge_devices(machine) or _judge_run(machine) or _judge_kind(machine)
+    verdicts = (_judge_platform, _judge_package, _judge_devices, _judge_run, _judge_kind)
+    refusal = next((found for verdict in verdicts if (found := verdict(machine)) is not None), None)
     if refusal is None:
-        return CapabilityEvidence("ok", _required(), _observed(machine))
+        return CapabilityEvidence("ok", _required(), _observed(machine), premises=machine.premises)
     reason, detail, message = refusal
-    return CapabilityEvidence("refused", _required(), _observed(machine), reason, detail, message)
+    return CapabilityEvidence("refused", _required(), _observed(machine), reason, detail, message, machine.premises)
 
 
 def probe(*, software: bool) -> CapabilityEvidence:
     """Read the machine and, when nothing refuses it already, run kernels on it and time them."""
-    machine = replace(read_machine(), software=software)
+    machine = replace(read_machine(), software=software, premises=premises(os.environ, SPIRV), damaged=_damaged())
     verdict = judge(machine)
     if verdict.status == "refused":
         return verdict
@@ -84,6 +91,14 @@ def probe(*, software: bool) -> CapabilityEvidence:
         return judge(replace(machine, measured=exercise()))
     except Exception as failure:
         return judge(replace(machine, fault=f"{type(failure).__name__}: {failure}"))
+
+
+def _damaged() -> str | None:
+    try:
+        read_kernels()
+    except KernelDamaged as damaged:
+        return str(damaged)
+    return None
 
 
 def _list_devices() -> tuple[DeviceFacts, ...]:
@@ -98,6 +113,10 @@ def _judge_platform(machine: Machine) -> Refusal | None:
         return None
     message = f"platform {machine.platform!r} is not one of {', '.join(PLATFORMS)}; use another backend"
     return "not_supported_on_platform", "not_supported_on_platform", message
+
+
+def _judge_package(machine: Machine) -> Refusal | None:
+    return None if machine.damaged is None else ("worker_missing", "runtime_missing", machine.damaged)
 
 
 def _judge_devices(machine: Machine) -> Refusal | None:

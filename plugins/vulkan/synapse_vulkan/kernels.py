@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from synapse_vulkan import spirv_index
-from synapse_vulkan.binding import VulkanFault, check
+from synapse_vulkan.binding import check
 from synapse_vulkan.device import Device
 from synapse_vulkan.device_facts import ALIGNMENT
 
-SPIRV = Path(__file__).parent / "spirv"
 #: Storage buffers of the one descriptor layout all kernels share.
 STORAGE_BINDINGS = 6
 #: Texel buffers beside them, at the bindings after.
@@ -22,15 +18,14 @@ TEXEL_BINDINGS = 2
 PUSH_BYTES = 128
 #: VK_PIPELINE_CREATE_DISPATCH_BASE_BIT, which the declarations leave out: a dispatch may start at any group.
 _DISPATCH_BASE = 0x10
-_REINSTALL = "install synapse-host-vulkan again"
 
 
 class Kernels:
-    """The pipelines of one device, by kernel and specialisation constants."""
+    """The pipelines of one device, by kernel and specialisation constants; ``code`` is the SPIR-V of every kernel."""
 
-    def __init__(self, device: Device, folder: Path = SPIRV) -> None:
+    def __init__(self, device: Device, code: Mapping[str, bytes]) -> None:
         self._device = device
-        self._folder = folder
+        self._code = code
         vk = device.vk
         self.set_layout = self._set_layout()
         ranges = device.ffi.new("VkPushConstantRange*", [vk.VK_SHADER_STAGE_COMPUTE_BIT, 0, PUSH_BYTES])
@@ -97,7 +92,7 @@ class Kernels:
 
     def _module(self, kernel: str) -> Any:
         if kernel not in self._modules:
-            code = self._code(kernel)
+            code = self._code[kernel]
             held = self._device.ffi.new("uint32_t[]", struct.unpack(f"<{len(code) // 4}I", code))
             fields = {
                 "sType": self._device.vk.VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
@@ -106,20 +101,6 @@ class Kernels:
             }
             self._modules[kernel] = self._device.create("ShaderModule", fields)
         return self._modules[kernel]
-
-    def _code(self, kernel: str) -> bytes:
-        """The compiled kernel, held to what the kernel revision vouches for; raises ``VulkanFault``."""
-        file = self._folder / f"{kernel}.spv"
-        try:
-            code = file.read_bytes()
-        except OSError as problem:
-            raise VulkanFault(f"kernel {file} cannot be read ({problem.strerror}); {_REINSTALL}") from None
-        digest = sha256(code).hexdigest()
-        if digest != spirv_index.SPIRV.get(kernel):
-            raise VulkanFault(
-                f"kernel {file} has digest {digest}, which is not the one it was built with; {_REINSTALL}"
-            )
-        return code
 
     def _create(self, kernel: str, constants: tuple[int, ...]) -> Any:
         device, vk, ffi = self._device, self._device.vk, self._device.ffi

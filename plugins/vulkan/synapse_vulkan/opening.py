@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from synapse_host.hookspecs import PluginError
+from synapse_vulkan.binding import NoBinding
+from synapse_vulkan.kernel_files import KernelDamaged
 from synapse_vulkan.measuring import choose_products
 from synapse_vulkan.runtime import Runtime
 
@@ -13,11 +15,15 @@ def open_runtime() -> Runtime:
     """The process's runtime.
 
     Raises:
-        NoBinding, VulkanFault: there is no Vulkan here, or it does not work.
+        PluginError: backend_missing, which no retry cures: no binding, no loader, or a kernel that is damaged.
+        VulkanFault: Vulkan does not work.
 
     """
     if not _opened:
-        runtime = Runtime()
+        try:
+            runtime = Runtime()
+        except (NoBinding, KernelDamaged) as missing:
+            raise PluginError("backend_missing", str(missing)) from missing
         choose_products(runtime)
         _opened.append(runtime)
     return _opened[0]

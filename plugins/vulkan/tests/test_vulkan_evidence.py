@@ -52,6 +52,7 @@ REFUSALS = [
     (machine_of(memory_mb=256), "device_below_floor", "vulkan_insufficient_memory", "256 MB"),
     (machine_of(kind="software"), "device_below_floor", "software_device", "vulkan.allow_software_device"),
     (replace(GOOD, fault="VulkanFault: wrong"), "worker_missing", "probe_failed", "wrong"),
+    (replace(GOOD, devices=(), damaged="copy.spv is another"), "worker_missing", "runtime_missing", "copy.spv"),
 ]
 
 

@@ -3,55 +3,102 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from synapse_vulkan import kernels, spirv_index
-from synapse_vulkan.binding import VulkanFault
-from synapse_vulkan.opening import open_runtime
+from synapse_vulkan import evidence, kernel_files, opening, plugin, runtime, spirv_index
+from synapse_vulkan.kernel_files import KernelDamaged, read_kernels
+
+from synapse_host.backends.description_check import check_evidence
+from synapse_host.hookspecs import PluginError
+from synapse_host.owned_engine.kernel_revision import kernel_revision
+from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 
 PLUGIN = Path(__file__).parents[1]
 BUILD = PLUGIN / "build_spirv.py"
 
 
 def test_every_kernel_is_shipped_as_the_index_says() -> None:
-    found = {path.stem: sha256(path.read_bytes()).hexdigest() for path in kernels.SPIRV.glob("*.spv")}
+    found = {path.stem: sha256(path.read_bytes()).hexdigest() for path in kernel_files.SPIRV.glob("*.spv")}
     assert found == spirv_index.SPIRV
-    assert set(found) == {path.stem for path in (kernels.SPIRV.parent / "shaders").glob("*.comp")}
+    assert set(found) == {path.stem for path in (kernel_files.SPIRV.parent / "shaders").glob("*.comp")}
 
 
 def test_the_sources_are_those_the_kernels_were_made_from() -> None:
     digest = sha256()
-    for source in sorted((kernels.SPIRV.parent / "shaders").iterdir()):
+    for source in sorted((kernel_files.SPIRV.parent / "shaders").iterdir()):
         digest.update(f"{source.name}\0{sha256(source.read_bytes()).hexdigest()}\0".encode())
     assert digest.hexdigest() == spirv_index.SOURCES, f"run {BUILD.name}: a shader changed after it was compiled"
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda file: file.write_bytes((file.parent / "copy.spv").read_bytes()), "is not the one it was built with"),
-        (lambda file: file.write_bytes(file.read_bytes()[:-3]), "is not the one it was built with"),
-        (Path.unlink, "cannot be read"),
-    ],
-)
-def test_a_kernel_that_is_not_the_one_of_the_index_never_runs(
-    tmp_path: Path, spoil: Callable[[Path], object], words: str
+SPOILT: Mapping[str, Callable[[Path], object]] = {
+    "another": lambda file: file.write_bytes((file.parent / "copy.spv").read_bytes()),
+    "cut to an odd length": lambda file: file.write_bytes(file.read_bytes()[:-3]),
+    "empty": lambda file: file.write_bytes(b""),
+    "missing": Path.unlink,
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+}
+
+
+@pytest.fixture(params=SPOILT)
+def spoilt(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder of kernels, one of which is not the one of the index."""
+    folder = shutil.copytree(kernel_files.SPIRV, tmp_path / "spirv")
+    SPOILT[request.param](folder / "mean.spv")
+    return folder
+
+
+def expected_words(folder: Path) -> str:
+    file = folder / "mean.spv"
+    found = sha256(file.read_bytes()).hexdigest() if file.is_file() else "cannot be read"
+    wanted = spirv_index.SPIRV["mean"]
+    return rf"{re.escape(str(file))} .*{found}.*{wanted}.*install synapse-host-vulkan again"
+
+
+def test_a_kernel_that_is_not_the_one_of_the_index_is_named_with_both_digests(spoilt: Path) -> None:
+    with pytest.raises(KernelDamaged, match=expected_words(spoilt)):
+        read_kernels(spoilt)
+
+
+@pytest.mark.usefixtures("vulkan_device")
+def test_no_device_is_opened_over_a_damaged_kernel_and_no_retry_is_offered(
+    spoilt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = shutil.copytree(kernels.SPIRV, tmp_path / "spirv")
-    spoil(folder / "mean.spv")
-    made = kernels.Kernels(open_runtime().device, folder)
-    try:
-        made.pipeline("copy")
-        with pytest.raises(VulkanFault, match=rf"mean\.spv .*{words}.*install synapse-host-vulkan again"):
-            made.pipeline("mean")
-    finally:
-        made.close()
+    def no_device(*given: object) -> None:
+        raise AssertionError("the device was opened")
+
+    monkeypatch.setattr(opening, "_opened", [])
+    monkeypatch.setattr(runtime, "read_kernels", lambda: read_kernels(spoilt))
+    monkeypatch.setattr(runtime, "Device", no_device)
+    with pytest.raises(PluginError, match=expected_words(spoilt)) as refused:
+        opening.open_runtime()
+    error = to_synapse_error(WorkerRefusal(refused.value.code, str(refused.value)))
+    assert (error.code, error.error_class) == ("backend_unavailable", "permanent")
+
+
+def test_the_probe_refuses_a_damaged_kernel_whatever_the_device(spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "read_kernels", lambda: read_kernels(spoilt))
+    verdict = check_evidence(evidence.probe(software=True), "vulkan")
+    assert (verdict.status, verdict.reason, verdict.reason_detail) == ("refused", "worker_missing", "runtime_missing")
+    assert re.search(expected_words(spoilt), str(verdict.message))
+
+
+def test_the_kernel_revision_covers_the_digest_of_every_kernel(tmp_path: Path) -> None:
+    (index,) = (path for path in plugin._kernel_sources() if path.stem == "spirv_index")
+    text = index.read_text(encoding="utf-8")
+    revisions = {kernel_revision([index])}
+    changed = tmp_path / index.parent.name / index.name
+    changed.parent.mkdir()
+    for digest in spirv_index.SPIRV.values():
+        changed.write_text(text.replace(digest, digest[::-1]), encoding="utf-8")
+        revisions.add(kernel_revision([changed]))
+    assert len(revisions) == 1 + len(spirv_index.SPIRV)
 
 
 def test_a_drivers_broken_manifest_is_no_lack_of_memory(tmp_path: Path) -> None:

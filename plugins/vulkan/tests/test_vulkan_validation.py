@@ -15,6 +15,7 @@ from synapse_vulkan.attention_shape import DEVICE_SHAPE
 from synapse_vulkan.backend import VulkanBackend
 from synapse_vulkan.binding import open_binding
 from synapse_vulkan.hazards import Hazards
+from synapse_vulkan.kernel_files import read_kernels
 from synapse_vulkan.kernels import Kernels
 from synapse_vulkan.measuring import choose_products
 from synapse_vulkan.product import VARIANTS, Products
@@ -188,7 +189,7 @@ def test_uploads_through_a_staging_buffer_are_clean_and_arrive(watch: Watch) -> 
 
 
 def test_kernels_are_made_once_and_freed(watch: Watch) -> None:
-    kernels = Kernels(watch.runtime.device)
+    kernels = Kernels(watch.runtime.device, read_kernels())
     first = kernels.pipeline("copy", (0,))
     assert kernels.pipeline("copy", (0,)) == first
     assert len(kernels) == 1
