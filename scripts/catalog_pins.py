@@ -2,6 +2,8 @@
 
     python scripts/catalog_pins.py [FILE]            lists every lane with its pin; exits 1 where one does not fit
     python scripts/catalog_pins.py --write [FILE]    writes the pins that fit into the file
+    python scripts/catalog_pins.py --write --tokenizer ID=TOKENIZER_JSON [--tokenizer ...] [FILE]
+                                                     also puts in the identity of an entry's published tokenizer
 
 It shares no code with the host on purpose: a slip in the host's construction shows as a difference here.
 """
@@ -93,13 +95,48 @@ def pin(document: Json, entry: Json, row: Json) -> str:
     return sha256(compact([model, quant, sha256(compact(known))]))
 
 
+def refuse_fraction(text: str) -> float:
+    """Numbers are printed by more rules than are written here, and the tokenizers of the catalog have none."""
+    raise SystemExit(f"the tokenizer has the fraction {text}; this script knows whole numbers alone")
+
+
+def sorted_by_unit(value: object) -> object:
+    """The members of every object in the order of RFC 8785, by UTF-16 code units."""
+    if isinstance(value, dict):
+        return {key: sorted_by_unit(value[key]) for key in sorted(value, key=lambda key: key.encode("utf-16-be"))}
+    return [sorted_by_unit(item) for item in value] if isinstance(value, list) else value
+
+
+def tokenizer_identity(entry: Json, path: Path) -> str:
+    """The digest of a tokenizer without padding and truncation; it must be the file the document pins."""
+    data = path.read_bytes()
+    pinned = next(file["sha256"] for file in entry["files"] if file["role"] == "tokenizer")
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != pinned:
+        raise SystemExit(f"{path} has SHA-256 {actual}; the document pins {pinned} for {entry['id']}")
+    document = json.loads(data.decode("utf-8"), parse_float=refuse_fraction)
+    return sha256(compact(sorted_by_unit({**document, "padding": None, "truncation": None})))
+
+
+def take_tokenizers(document: Json, named: list[str]) -> None:
+    """Put the identities of the files in ``named`` (ID=FILE) into their entries."""
+    entries = {entry["id"]: entry for entry in document["entries"]}
+    for each in named:
+        name, _, path = each.partition("=")
+        if name not in entries:
+            raise SystemExit(f"the document has no entry {name!r}; it has {', '.join(sorted(entries))}")
+        entries[name]["sanitized_tokenizer_sha256"] = tokenizer_identity(entries[name], Path(path))
+
+
 def main() -> int:
     """List the pins, or write them; the exit status says whether the file's own fit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=SHIPPED)
     parser.add_argument("--write", action="store_true", help="write the computed pins into the file")
+    parser.add_argument("--tokenizer", action="append", default=[], metavar="ID=FILE", help="an entry's tokenizer.json")
     arguments = parser.parse_args()
     document = json.loads(arguments.file.read_text(encoding="utf-8"))
+    take_tokenizers(document, arguments.tokenizer)
     differing = 0
     for entry in document["entries"]:
         for row in entry["backends"]:

@@ -110,6 +110,11 @@ class TinyCatalog:
         row.update(change)
         self.document.write_text(json.dumps(document), encoding="utf-8")
 
+    def take_tokenizer(self, catalog_id: str, digest: str) -> None:
+        """Put the identity of an entry's tokenizer into the document, and pins that fit."""
+        self.change({"sanitized_tokenizer_sha256": digest}, catalog_id)
+        self.document.write_text(_pinned(json.loads(self.document.read_text("utf-8"))), encoding="utf-8")
+
     def change_engine(self, backend: str, change: Mapping[str, Any]) -> None:
         """Rewrite what the document expects of an engine, and its pins to fit."""
         document = json.loads(self.document.read_text("utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from synapse_host.catalog.document import SHIPPED, parse_catalog, read_catalog
 from synapse_host.catalog.pins import computed_pin
+from synapse_host.tokenization.library_tokenizer import sanitized_digest
 
 Json = dict[str, Any]
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "catalog_pins.py"
@@ -51,6 +53,29 @@ def test_the_independent_script_computes_the_same_and_finds_a_wrong_one(tmp_path
     run = subprocess.run([sys.executable, "-I", SCRIPT, tmp_path / "catalog.json"], capture_output=True, text=True)
     assert run.returncode == 1
     assert run.stdout.count("the file has another") == 1
+
+
+def test_the_script_takes_a_published_tokenizer_and_no_other_file(tmp_path: Path) -> None:
+    path, tokenizer = tmp_path / "catalog.json", tmp_path / "tokenizer.json"
+    # Keys past the first plane sort by their surrogates, before the private use area.
+    vocab = {"a": 0, "\U0001f600": 1, "\ue000": 2}
+    data = json.dumps({"truncation": {"max_length": 8}, "padding": None, "model": {"vocab": vocab}}).encode()
+    tokenizer.write_bytes(data)
+    changed = document()
+    entry = changed["entries"][0]
+    run = [sys.executable, "-I", SCRIPT, "--write", "--tokenizer", f"{entry['id']}={tokenizer}", path]
+    path.write_text(json.dumps(changed))
+    refused = subprocess.run(run, capture_output=True, text=True)
+    assert (refused.returncode, "the document pins" in refused.stderr) == (1, True)
+    assert json.loads(path.read_text()) == changed
+    pinned = next(file for file in entry["files"] if file["role"] == "tokenizer")
+    pinned.update(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+    path.write_text(json.dumps(changed))
+    subprocess.run(run, capture_output=True, check=True)
+    written = read_catalog(path).entry(entry["id"])
+    assert written is not None
+    assert written.sanitized_tokenizer_sha256 == sanitized_digest(data)
+    assert [computed_pin(written, row) for row in written.backends] == [row.fingerprint for row in written.backends]
 
 
 def test_the_script_needs_the_standard_library_alone() -> None:
