@@ -9,6 +9,7 @@ import pytest
 from synapse_host.client.blocking_client import Client
 from synapse_host.testing.minilm import minilm_directory
 from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.shared_making import made_once
 from synapse_host.testing.tiny_models import TinyBert, write_model
 
 #: Small enough to certify in a second; positions past the inline defaults do not matter to it.
@@ -17,11 +18,8 @@ TINY = TinyBert(seed=5, hidden=32, layers=2, heads=4, intermediate=64, vocab=120
 
 @pytest.fixture(scope="session")
 def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny BERT checkpoint with its tokenizer."""
-    directory = tmp_path_factory.mktemp("tiny") / "tiny-bert"
-    directory.mkdir()
-    write_model(directory, TINY, "f32")
-    return directory
+    """A tiny BERT checkpoint with its tokenizer, at one place for all processes: certified homes name it."""
+    return made_once(tmp_path_factory, "tiny-bert", lambda folder: write_model(folder, TINY, "f32"))
 
 
 @pytest.fixture(scope="session")
@@ -30,10 +28,27 @@ def certified(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) ->
 
     Certification belongs to the fingerprint, so the same files under another id are certified there too.
     """
-    origin = tmp_path_factory.mktemp("certified")
-    with RunningHost(origin) as running, running.client() as client:
-        load_model(client, tiny_directory, engine="reference", model_id="tiny")
 
+    def make_certified(home: Path) -> None:
+        with RunningHost(home) as running, running.client() as client:
+            load_model(client, tiny_directory, engine="reference", model_id="tiny")
+
+    return _copies(made_once(tmp_path_factory, "certified", make_certified))
+
+
+@pytest.fixture(scope="session")
+def with_minilm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Makes homes with MiniLM on the cpu lane as ``minilm`` (the default precision) and ``minilm-f32``, certified."""
+
+    def make_certified(home: Path) -> None:
+        with RunningHost(home) as running, running.client() as client:
+            load_model(client, minilm_directory(), engine="cpu", model_id="minilm")
+            load_model(client, minilm_directory(), engine="cpu", model_id="minilm-f32", dtype="f32")
+
+    return _copies(made_once(tmp_path_factory, "minilm", make_certified))
+
+
+def _copies(origin: Path) -> Callable[[Path], Path]:
     def make(home: Path) -> Path:
         shutil.copytree(origin, home, dirs_exist_ok=True)
         return home
@@ -42,13 +57,9 @@ def certified(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) ->
 
 
 @pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHost]:
-    """One host for all tests that leave it as they found it: MiniLM on the cpu lane as ``minilm`` (the default
-    precision) and ``minilm-f32``, both certified."""
-    with RunningHost(tmp_path_factory.mktemp("home")) as running:
-        with running.client() as client:
-            load_model(client, minilm_directory(), engine="cpu", model_id="minilm")
-            load_model(client, minilm_directory(), engine="cpu", model_id="minilm-f32", dtype="f32")
+def host(tmp_path_factory: pytest.TempPathFactory, with_minilm: Callable[[Path], Path]) -> Iterator[RunningHost]:
+    """One host with the models of ``with_minilm``, for all tests that leave it as they found it."""
+    with RunningHost(with_minilm(tmp_path_factory.mktemp("home"))) as running:
         yield running
 
 

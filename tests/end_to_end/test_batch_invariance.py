@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from synapse_host.client.blocking_client import Client
-from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.running_host import RunningHost
 
 MODELS = ("minilm", "minilm-f32")
 WORDS = [
@@ -96,14 +95,11 @@ def test_bits_do_not_depend_on_who_else_is_asking(host: RunningHost, client: Cli
 
 
 @pytest.mark.slow
-def test_bits_do_not_depend_on_the_process(client: Client, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_bits_do_not_depend_on_the_process(client: Client, with_minilm: Callable[[Path], Path], tmp_path: Path) -> None:
     texts = salted_texts("process")
     expected = {model: alone(client, model, texts) for model in MODELS}
     for number in range(2):
-        home: Path = tmp_path_factory.mktemp(f"home-{number}")
-        with RunningHost(home) as other, other.client() as there:
-            load_model(there, minilm_directory(), engine="cpu", model_id="minilm")
-            load_model(there, minilm_directory(), engine="cpu", model_id="minilm-f32", dtype="f32")
+        with RunningHost(with_minilm(tmp_path / f"home-{number}")) as other, other.client() as there:
             for model in MODELS:
                 np.testing.assert_array_equal(there.embed_many(model, texts).vectors, expected[model])
 
