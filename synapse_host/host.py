@@ -225,6 +225,7 @@ class Host:
                 self.machine,
                 self._facts(),
                 generation,
+                lambda: self._stores.store.fault,
             ),
         )
         return Registry((method for service in services for method in service.methods()), self._note_refusal)

@@ -167,7 +167,7 @@ class DurableWork:
                 self._on_found(found)
             self._on_rows(count)
             if "waiting_for" in received.payload:
-                self._tell(handed.part.key(self._request_key), error_from(received.payload["waiting_for"]))
+                self._stands_still(handed, received.payload["waiting_for"])
             if handed.rows.cursor is None:
                 if received.payload["state"] == "done":
                     return handed.rows.reply()
@@ -180,6 +180,11 @@ class DurableWork:
                 await self._pause(delay)
         self._on_rows(len(handed.part.ids))
         return handed.inline
+
+    def _stands_still(self, handed: _Handed, told: Mapping[str, Any]) -> None:
+        if (told.get("details") or {}).get("ends_as") == "cancelled":
+            raise JobCancelled(handed.job_id)
+        self._tell(handed.part.key(self._request_key), error_from(told))
 
     def _tell(self, key: str, error: Exception) -> None:
         if self._told != (key, type(error)):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,6 +29,28 @@ _log = logging.getLogger(__name__)
 
 #: How a job was carried out: to its end, to an error, or until it was stopped.
 _Outcome = SynapseError | Literal[JobEvent.FINISHED, JobEvent.CANCELLED]
+
+
+class _Queued(NamedTuple):
+    job_pk: int
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Unwritten:
+    """An end that is decided and could not be written down."""
+
+    outcome: _Outcome
+    failure: StoreFailure
+
+    def to_error(self) -> StoreFailure:
+        """Why its job is open still, for whoever asks about it."""
+        if self.outcome is not JobEvent.CANCELLED:
+            return self.failure
+        return StoreFailure(
+            f"it is cancelled, which will be written down when the store can be written: {self.failure.message}",
+            details={"ends_as": str(JobState.CANCELLED)},
+        )
 
 
 class _Hand:
@@ -61,8 +84,8 @@ class JobDispatcher:
         self._tasks = tasks
         self._clock = clock
         self._limits = limits or PageLimits()
-        self._queues: dict[str, deque[int]] = {}
-        self._unended: dict[int, SynapseError] = {}
+        self._queues: dict[str, deque[_Queued]] = {}
+        self._unwritten: dict[int, _Unwritten] = {}
         self._hands: dict[int, _Hand] = {}
 
     def enqueue(self, job: JobRow) -> None:
@@ -72,31 +95,47 @@ class JobDispatcher:
         if waiting is None:
             self._queues[job.model_id] = waiting = deque()
             self._tasks.start_soon(self._drain, job.model_id, waiting, name=f"jobs of {job.model_id}")
-        waiting.append(job.job_pk)
+        waiting.append(_Queued(job.job_pk, job.job_id))
 
     async def cancel(self, job_id: str) -> JobRow:
         """End a job that is wanted no more, and its row then; one that has ended stays as it is.
 
         One that is carried out commits what is computed before it ends. It may be done before it is stopped: exactly
-        one end wins.
+        one end wins. Where the end cannot be written down now, it is kept in mind: nobody carries the job out any
+        more, and it ends when the store can be written.
 
         Raises:
             InvalidRequest: there is no such job.
+            StoreFailure: the store cannot even be read.
 
         """
-        job = await self._ledger.cancel(job_id)
-        if job.state != JobState.RUNNING:
-            return job
+        failure: StoreFailure | None = None
+        try:
+            job = await self._ledger.cancel(job_id)
+        except StoreFailure as refused:
+            failure, job = refused, await self._ledger.job(job_id)
         assert job.job_pk is not None, "a job that was found is stored"
-        hand = self._hands.get(job.job_pk)
+        if JobState(job.state).terminal:
+            return job
+        if failure is not None:
+            self._unwritten[job.job_pk] = _Unwritten(JobEvent.CANCELLED, failure)
+        await self._put_down(job.job_pk)
+        return await self._ledger.job(job_id)
+
+    async def _put_down(self, job_pk: int) -> None:
+        hand = self._hands.get(job_pk)
         if hand is not None:
             hand.stop()
             await hand.empty.wait()
-        return await self._ledger.job(job_id)
+        unwritten = self._unwritten.get(job_pk)
+        if unwritten is not None and unwritten.outcome is not JobEvent.FINISHED:
+            # It was to fail, and who waits for it would hand it in again.
+            self._unwritten[job_pk] = _Unwritten(JobEvent.CANCELLED, unwritten.failure)
 
     def held_up_by(self, job: JobRow) -> SynapseError | None:
         """Why a job that has nothing left to do could not be ended yet, which only this process knows."""
-        return None if job.job_pk is None else self._unended.get(job.job_pk)
+        unwritten = None if job.job_pk is None else self._unwritten.get(job.job_pk)
+        return None if unwritten is None else unwritten.to_error()
 
     async def keep_order(self, interval_s: float) -> None:
         """Every so often end what is due and forget what was kept long enough."""
@@ -109,28 +148,32 @@ class JobDispatcher:
 
     async def settle(self) -> int:
         """End the jobs that could not be ended when they should have been, then sweep; how many were forgotten."""
-        for job_pk, error in list(self._unended.items()):
-            await self._ledger.fail(job_pk, error, JobEvent.FAILED_TRANSIENTLY)
-            del self._unended[job_pk]
+        for job_pk, unwritten in list(self._unwritten.items()):
+            await self._end(job_pk, unwritten.outcome)
+            del self._unwritten[job_pk]
         return await self._ledger.sweep()
 
-    async def _drain(self, model_id: str, waiting: deque[int]) -> None:
+    async def _drain(self, model_id: str, waiting: deque[_Queued]) -> None:
         try:
             while waiting:
-                await self._carry_out(waiting.popleft())
+                await self._carry_out(*waiting.popleft())
         finally:
             del self._queues[model_id]
 
-    async def _carry_out(self, job_pk: int) -> None:
+    async def _carry_out(self, job_pk: int, job_id: str) -> None:
+        if job_pk in self._unwritten:
+            return
         # There before the job is claimed: a job that shows as running can be stopped.
         hand = self._hands[job_pk] = _Hand()
+        outcome: _Outcome | None = None
         try:
             job = await self._ledger.claim(job_pk)
             if job is not None:
-                await self._end(job_pk, await self._outcome(job, hand))
+                outcome = await self._outcome(job, hand)
+                await self._end(job_pk, outcome)
         except StoreFailure as failure:
-            _log.error("job %d cannot be ended in the store now: %s", job_pk, failure.message)
-            self._unended[job_pk] = failure
+            _log.error("job %s cannot be ended in the store now, which is tried again: %s", job_id, failure.message)
+            self._unwritten[job_pk] = _Unwritten(failure if outcome is None else outcome, failure)
         finally:
             del self._hands[job_pk]
             hand.empty.set()

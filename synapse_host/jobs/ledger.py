@@ -70,7 +70,7 @@ class JobLedger:
             self.now_ms(),
             self._most_open,
         )
-        admission = await self._store.run(lambda session: transactions.admit(session, submission, opening))
+        admission = await self._store.run(lambda session: transactions.admit(session, submission, opening), large=True)
         if admission.fresh:
             self.counters.admitted()
             self.open.admitted(admission.job.job_id, admission.job.model_id)
@@ -127,15 +127,19 @@ class JobLedger:
         return job
 
     async def cancel_running(self, job_pk: int) -> None:
-        """End a job that its executor has put down because it is wanted no more."""
+        """End a job that nobody carries out any more because it is wanted no more; one that has ended stays so."""
         now_ms = self.now_ms()
 
-        def work(session: Session) -> JobRow:
-            job = session.get_one(JobRow, job_pk)
+        def work(session: Session) -> JobRow | None:
+            job = session.get(JobRow, job_pk)
+            if job is None or JobState(job.state).terminal:
+                return None
             transactions.cancel(session, job, now_ms)
             return job
 
-        self._closed(await self._store.run(work), now_ms)
+        job = await self._store.run(work)
+        if job is not None:
+            self._closed(job, now_ms)
 
     async def pause(self, job_pk: int, logical_handle: str) -> JobRow:
         """Let a job wait for a login of ``logical_handle``."""
@@ -212,8 +216,10 @@ class JobLedger:
     async def sweep(self) -> int:
         """Expire, then forget the results that were kept long enough; how many jobs were forgotten.
 
-        Where that frees much of the file and nobody works, the disk gets it back.
+        Where that frees much of the file and nobody works, the disk gets it back. A store that could not be written is
+        tried first, so that it is known when it can be.
         """
+        await self._store.try_again()
         await self.expire()
         now_ms = self.now_ms()
         over = await self._store.read(lambda session: endings.results_over(session, now_ms))

@@ -82,6 +82,8 @@ class StatusService:
     machine: MachineProfile
     facts: HostFacts
     module_generation: int
+    #: What the store could not be written for when that was last tried; None where it could.
+    unwritable: Callable[[], StoreFailure | None] = lambda: None
 
     def methods(self) -> list[Method]:
         """The methods of this module."""
@@ -108,11 +110,12 @@ class StatusService:
         )
 
     async def _recent(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """The newest jobs; where the store cannot say, what is wrong with it, which is what somebody asks for then."""
+        """The newest jobs, and what is wrong with the store: that it cannot say, or could not be written of late."""
         try:
-            return await self.recent_jobs(), {}
+            recent, fault = await self.recent_jobs(), self.unwritable()
         except StoreFailure as failure:
-            return [], {"degraded": True, "store_fault": failure.message}
+            recent, fault = [], failure
+        return recent, {} if fault is None else {"degraded": True, "store_fault": fault.message}
 
     def _admission(self) -> dict[str, Any]:
         devices = self.devices

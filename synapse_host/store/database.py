@@ -8,9 +8,11 @@ wait for no writer.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,9 @@ from synapse_host.errors import StoreFailure
 from synapse_host.store.migrations import migrate
 from synapse_host.store.upkeep import vacuum_if_wasteful
 
+_log = logging.getLogger(__name__)
+#: Bytes that the journal keeps when it begins anew: what SQLite lets it grow to between two checkpoints.
+JOURNAL_BYTES = 4 * 1024 * 1024
 #: Seconds to wait for another process that holds the file's lock, such as a backup being taken.
 BUSY_TIMEOUT_S = 5.0
 #: Threads, each with its connection, that may read at once.
@@ -57,6 +62,8 @@ class Store:
         self._journal_path = path.with_name(f"{path.name}-wal")
         #: Once it was seen. SQLite keeps it as long as a connection is open.
         self._journal: tuple[int, int] | None = None
+        #: What the store could not be written for, until something was written again.
+        self.fault: StoreFailure | None = None
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -79,16 +86,17 @@ class Store:
             raise _failure(path, "opened", error) from error
         return cls(path, engine)
 
-    async def run(self, work: Callable[[Session], T]) -> T:
+    async def run(self, work: Callable[[Session], T], *, large: bool = False) -> T:
         """Carry out ``work`` in one transaction: committed when it returns, undone when it raises.
 
-        A cancelled caller still waits for the transaction it started, so that its outcome is never in doubt.
+        A cancelled caller still waits for the transaction it started, so that its outcome is never in doubt. ``large``
+        work that a full disk undoes gives back all the room it took meanwhile.
 
         Raises:
             StoreFailure: the store could not be read or written, or is closed. What ``work`` raises passes through.
 
         """
-        return await anyio.to_thread.run_sync(self.transact, work, limiter=self._one_writer)
+        return await anyio.to_thread.run_sync(self.transact, work, large, limiter=self._one_writer)
 
     async def read(self, work: Callable[[Session], T]) -> T:
         """Carry out ``work``, which writes nothing, on one snapshot of the store, waiting for no writer.
@@ -99,13 +107,35 @@ class Store:
         """
         return await anyio.to_thread.run_sync(self.look, work, limiter=self._some_readers)
 
-    def transact(self, work: Callable[[Session], T]) -> T:
+    def transact(self, work: Callable[[Session], T], large: bool = False) -> T:
         """What ``run`` does, in the calling thread; never from two threads at once."""
-        return self._carry_out(self._engine, "read or written", work)
+        # Only what has written something says that the fault is gone.
+        written = None if self.fault is None else _changes(self._engine)
+        try:
+            if large:
+                self._empty_journal()
+            done = self._carry_out(self._engine, "read or written", work)
+        except StoreFailure as failure:
+            self._failed(failure)
+            raise
+        if written is not None and _changes(self._engine) != written:
+            self._recovered()
+        return done
 
     def look(self, work: Callable[[Session], T]) -> T:
         """What ``read`` does, in the calling thread."""
         return self._carry_out(self._readers, "read", work)
+
+    async def try_again(self) -> None:
+        """Where it could not be written, see whether it can now.
+
+        Raises:
+            StoreFailure: it still cannot.
+
+        """
+        if self.fault is not None:
+            await self.run(_rewrite_a_number)
+            self._recovered()
 
     async def vacuum(self) -> bool:
         """Give the disk back what deleted rows took, where that is much; whether it did. Every write waits for it.
@@ -130,6 +160,33 @@ class Store:
                 return work(session)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise _failure(self.path, intent, error) from error
+
+    def _failed(self, failure: StoreFailure) -> None:
+        if self._closed:
+            return
+        if self.fault is None:
+            _log.error("%s", failure.message)
+        self.fault = failure
+        # What was undone is in the journal still, on a disk that may be full of it.
+        with suppress(SQLAlchemyError, sqlite3.Error):
+            self._checkpoint("TRUNCATE")
+
+    def _empty_journal(self) -> None:
+        """Bring what was committed from the journal into the file: a journal that is needed cannot be cut."""
+        self._refuse_closed()
+        try:
+            self._checkpoint("PASSIVE")
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise _failure(self.path, "written", error) from error
+
+    def _checkpoint(self, mode: str) -> None:
+        with closing(self._engine.raw_connection()) as connection:
+            connection.cursor().execute(f"PRAGMA wal_checkpoint({mode})")
+
+    def _recovered(self) -> None:
+        if self.fault is not None:
+            self.fault = None
+            _log.info("%s can be written again", self.path)
 
     def _vacuum(self) -> bool:
         self._refuse_closed()
@@ -205,7 +262,12 @@ def _on_connect(connection: Any, _record: Any) -> None:
     # The driver must not start transactions by itself: it leaves schema changes outside them.
     connection.isolation_level = None
     try:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            f"journal_size_limit = {JOURNAL_BYTES}",
+        ):
             connection.execute(f"PRAGMA {pragma}")
     except sqlite3.Error:
         # The pool does not own the connection yet and would leave it open.
@@ -216,6 +278,19 @@ def _on_connect(connection: Any, _record: Any) -> None:
 def _on_begin(connection: Connection) -> None:
     # IMMEDIATE, because a reader that turns writer can be refused without a wait.
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _changes(engine: Engine) -> int:
+    """Rows that the writing connection has changed since it was opened."""
+    with closing(engine.raw_connection()) as connection:
+        driver: Any = connection.driver_connection
+        return int(driver.total_changes)
+
+
+def _rewrite_a_number(session: Session) -> None:
+    connection = session.connection()
+    same = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    connection.exec_driver_sql(f"PRAGMA user_version = {same:d}")
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from synapse_host.cli.exit_codes import Exit
+from synapse_host.client.faults import JobCancelled
 from synapse_host.client.job_parts import JobPart
 from synapse_host.errors import StoreFailure
+from synapse_host.testing import small_disk as disk
 from synapse_host.testing.running_host import RunningHost, load_model
+from synapse_host.testing.small_disk import mounted
 
-pytestmark = pytest.mark.skipif(
-    os.getuid() != 0 or shutil.which("mount") is None, reason="only root can mount a small file system"
-)
-
-FILLER = "filler"
+pytestmark = disk.only_root
 
 
 @pytest.fixture
@@ -34,38 +30,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-@contextmanager
-def mounted(place: Path) -> Iterator[None]:
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
-    if done.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        # Lazily: a test that fails leaves a host that is still ending.
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def fill(home: Path) -> None:
-    """Leave no byte free."""
-    with (home / "data" / FILLER).open("wb", buffering=0) as file:
-        for size in (65536, 4096, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
+    disk.fill(home / "data")
 
 
 def free(home: Path) -> None:
-    (home / "data" / FILLER).unlink()
+    disk.free(home / "data")
 
 
 def sound(home: Path) -> bool:
-    with sqlite3.connect(home / "data" / "synapse.sqlite3") as store:
-        verdict = store.execute("PRAGMA integrity_check").fetchone()
-    store.close()
-    return bool(verdict == ("ok",))
+    return disk.is_sound(home / "data" / "synapse.sqlite3")
 
 
 def test_a_load_and_a_probe_fail_typed_and_succeed_when_there_is_room(
@@ -167,4 +141,35 @@ def test_a_job_under_way_says_that_it_waits_for_the_disk(
         assert len(replies[0].ids) == 600
     assert looks[0] == 0
     assert [type(error) for error in told] == [StoreFailure]
+    assert sound(home)
+
+
+def test_a_job_cancelled_on_a_full_disk_is_not_handed_in_again(
+    small_disk: Path, tiny_directory: Path, certified: Callable[[Path], Path]
+) -> None:
+    home, host = certified(small_disk), RunningHost(small_disk, {"SYNAPSE_JOBS_SWEEP_S": "0.2"})
+    states: list[str] = []
+
+    def cancel_on_a_full_disk(rows: int) -> None:
+        if states:
+            return
+        fill(home)
+        with host.client() as operator:
+            assert operator.call("admission.status")["jobs_open"] == 1
+            (ended,) = operator.job_cancel(None, request_key="k")["jobs"]
+            states.append(ended["state"])
+            health = operator.call("admission.status")["health"]
+        assert ended["waiting_for"]["details"] == {"ends_as": "cancelled"}
+        assert (health["degraded"], "free disk space" in health["store_fault"]) == (True, True)
+
+    with host, host.client() as client:
+        parts = [JobPart(1, [str(place) for place in range(600)], [f"text {place}" for place in range(600)])]
+        with pytest.raises(JobCancelled):
+            list(client.embed_jobs("tiny", parts, request_key="k", retries=5, on_rows=cancel_on_a_full_disk))
+        assert states == ["running"]
+        free(home)
+        while (answer := client.call("admission.status"))["jobs_open"] or answer["health"]["degraded"]:
+            pass
+        assert [job["state"] for job in answer["jobs_recent"]] == ["cancelled"]
+        assert "store_fault" not in answer["health"]
     assert sound(home)

@@ -75,6 +75,7 @@ class Bench:
         self.checked = SimpleNamespace(row=lambda lane: SimpleNamespace(to_wire=lambda: {"state": "passed"}))
         self.now = 1000.0
         self.recent_jobs: Any = no_jobs
+        self.store_fault: StoreFailure | None = None
 
     def put(self, it: RegisteredModel) -> Lane:
         async def start(of: RegisteredModel) -> Any:
@@ -109,6 +110,7 @@ class Bench:
             cast("MachineProfile", SimpleNamespace(hash="m" * 64)),
             HostFacts(0.0, lambda: self.now, lambda: 1, 64, 1000),
             7,
+            lambda: self.store_fault,
         )
         (method,) = service.methods()
         return (await method.handler(None, RequestContext(0.0))).payload
@@ -184,6 +186,15 @@ async def test_a_store_that_cannot_be_read_is_told_and_the_rest_is_answered(benc
     answer = await bench.status()
     assert answer["jobs_recent"] == []
     assert (answer["health"]["degraded"], answer["health"]["store_fault"]) == (True, "the file is not there any more")
+
+
+async def test_a_store_that_can_be_read_and_not_written_is_degraded_too(bench: Bench) -> None:
+    bench.store_fault = StoreFailure("the disk is full")
+    health = (await bench.status())["health"]
+    assert (health["degraded"], health["store_fault"]) == (True, "the disk is full")
+    bench.store_fault = None
+    health = (await bench.status())["health"]
+    assert (health["degraded"], "store_fault" in health) == (False, False)
 
 
 async def test_live_figures_follow_the_groups_of_a_lane(bench: Bench) -> None:

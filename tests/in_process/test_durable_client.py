@@ -161,6 +161,20 @@ async def test_what_a_job_waits_for_is_told_once(tmp_path: Path) -> None:
     assert [(type(error), str(error)) for error in told] == [(StoreFailure, str(full))]
 
 
+async def test_a_job_that_is_cancelled_and_not_yet_written_down_as_such_is_waited_for_no_longer(tmp_path: Path) -> None:
+    ends = StoreFailure("it is cancelled; the disk is full", details={"ends_as": "cancelled"})
+
+    def stand_still(payload: dict[str, Any]) -> None:
+        payload["waiting_for"] = ends.to_wire()
+
+    jobs = FakeJobs(spoil=stand_still)
+    async with connected(tmp_path, jobs) as client:
+        parts = list(job_parts(((str(place), text) for place, text in enumerate(TEXTS)), max_items=10))
+        with pytest.raises(JobCancelled):
+            [reply async for reply in client.embed_jobs("m", parts, request_key="k")]
+    assert len(jobs.cancelled) == 1, "nor is the part behind it"
+
+
 async def test_embed_many_with_a_key_shows_jobs_as_one(tmp_path: Path) -> None:
     jobs = FakeJobs()
     progress: list[tuple[int, int]] = []
