@@ -100,7 +100,7 @@ class Host:
         self.lanes = LaneTable()
         self.ledger = CertificationLedger(self.profile_hash)
         self.gate = Gate(byte_budget=settings.inline.byte_budget, clock=time.monotonic)
-        lock = FileLock(settings.paths.runtime_dir / "synapse" / "neural-engine.lock")
+        lock = FileLock(settings.paths.neural_engine_lock)
         self.pauses = PauseControl(self.lanes, lock, tasks, now_ms=_now_ms, clock=time.monotonic)
         self._backends = BackendChoice(settings.paths.cache_dir, settings.of_backends)
         self.registrar = ModelRegistrar(

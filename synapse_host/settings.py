@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    SecretStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, ValidationError, model_validator
 
 from synapse_host.errors import SettingsInvalid
 from synapse_host.settings_of_backends import (
@@ -37,6 +30,7 @@ from synapse_host.settings_of_backends import (
     told_of,
 )
 from synapse_host.socket_paths import host_socket_path
+from synapse_host.user_directory import user_directory
 
 ENVIRONMENT_PREFIX = "SYNAPSE_"
 MIB = 1024 * 1024
@@ -186,8 +180,9 @@ class Paths:
     data_dir: Path
     cache_dir: Path
     runtime_dir: Path
-    #: A catalog of the tests' own in the place of the shipped one; named by the environment alone.
+    #: The tests' own catalog, and their own place for locks of hardware; named by the environment alone.
     test_catalog: Path | None = None
+    test_hardware_dir: Path | None = None
 
     @property
     def host_socket(self) -> Path:
@@ -203,6 +198,11 @@ class Paths:
     def lock_file(self) -> Path:
         """The file whose lock makes the host the only one of its runtime directory."""
         return self.runtime_dir / "synapse" / "host.lock"
+
+    @property
+    def neural_engine_lock(self) -> Path:
+        """The lock of the Neural Engine: one for all hosts of a user, whatever directories they were given."""
+        return (self.test_hardware_dir or user_directory()) / "neural-engine.lock"
 
 
 class Settings(Section):
@@ -271,9 +271,10 @@ def resolve_paths(environ: Mapping[str, str] | None = None) -> Paths:
     environ = os.environ if environ is None else environ
     home = environ.get("SYNAPSE_HOME")
     paths = _paths_below(home) if home else _platform_paths()
-    test_catalog = environ.get("SYNAPSE_TEST_CATALOG")
-    if test_catalog:
+    if test_catalog := environ.get("SYNAPSE_TEST_CATALOG"):
         paths = replace(paths, test_catalog=Path(test_catalog))
+    if hardware_dir := environ.get("SYNAPSE_TEST_HARDWARE_DIR"):
+        paths = replace(paths, test_hardware_dir=Path(hardware_dir))
     config_file = environ.get("SYNAPSE_CONFIG_FILE")
     return replace(paths, config_file=Path(config_file)) if config_file else paths
 

@@ -25,28 +25,39 @@ class FileLock:
     """An advisory lock on a file of the user, held while its descriptor is open here or in who inherited it.
 
     It is only ever closed, never unlocked: a worker that outlives the host keeps the hardware fenced until it ends.
+    ``path`` is where every process of the user looks for it.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._descriptor: int | None = None
         self._holders: list[Callable[[], bool]] = []
 
     def acquire(self) -> bool:
-        """Take it; raises ``OSError`` where the file cannot be made."""
-        if self._descriptor is not None:
-            return True
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
+        """Take it; raises ``OSError`` where the file cannot be made or locked."""
+        while self._descriptor is None:
+            descriptor = self._opened()
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_there(descriptor):
+                    self._descriptor = descriptor
+            except BlockingIOError:
+                return False
+            finally:
+                if self._descriptor is None:
+                    os.close(descriptor)
         return True
+
+    def _opened(self) -> int:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def _is_there(self, descriptor: int) -> bool:
+        """Whether what was locked is what the next process would open: somebody may have removed the file."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self.path))
+        except FileNotFoundError:
+            return False
 
     @property
     def descriptor(self) -> int | None:

@@ -69,14 +69,23 @@ class PauseControl:
         """Let a worker of ``model`` be started: no pause, and the hardware's lock is ours.
 
         Raises:
-            SynapseError: ``lane_paused``, or ``ane_resources_exhausted`` while another process has the lock.
+            SynapseError: ``lane_paused``, or ``ane_resources_exhausted`` while another process has the lock, or
+                nobody can have it.
 
         """
         self.refuse(model)
-        if on_neural_engine(model) and not self._lock.acquire():
+        if not on_neural_engine(model):
+            return
+        needs = f"model {model.model_id!r} needs the Neural Engine"
+        try:
+            taken = self._lock.acquire()
+        except OSError as error:
             raise EXCEPTIONS["ane_resources_exhausted"](
-                f"model {model.model_id!r} needs the Neural Engine, and another process of this user holds its lock; "
-                "end that process, or retry when it is done"
+                f"{needs}, and its lock cannot be taken: {error}; make that place writable for this user"
+            ) from error
+        if not taken:
+            raise EXCEPTIONS["ane_resources_exhausted"](
+                f"{needs}, and another process of this user holds its lock; end that process, or retry when it is done"
             )
 
     def begin(self, duration_ms: int, reason: str) -> bool:

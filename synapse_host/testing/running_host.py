@@ -30,7 +30,8 @@ class RunningHost:
     def __init__(self, home: Path, environment: Mapping[str, str] | None = None) -> None:
         self.home = home
         self.output: list[str] = []
-        self._environment = {**os.environ, "SYNAPSE_HOME": str(home), **(environment or {})}
+        own = {"SYNAPSE_HOME": str(home), "SYNAPSE_TEST_HARDWARE_DIR": str(home / "hardware")}
+        self._environment = {**os.environ, **own, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         #: Set when the host listens, or has ended without.

@@ -15,7 +15,6 @@ from synapse_host.client import durable
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import EXCEPTIONS, SynapseError
 from synapse_host.lanes.hardware_lock import FileLock
-from synapse_host.settings import load_settings
 from synapse_host.testing import neural_stub_backend
 from synapse_host.testing.command_runs import run_opctl
 from synapse_host.testing.fake_distributions import install_backend
@@ -103,8 +102,7 @@ def test_a_job_through_a_pause_is_done_with_nothing_computed_twice(
         assert 0 < fenced["items_done"] < len(TEXTS)
         assert rows_computed(client) - before == fenced["items_done"], "the group under way was finished and kept"
         assert client.model_status(model_id="neural")["state"] == "unloaded"
-        paths = load_settings({"SYNAPSE_HOME": str(neural_host.home)}).paths
-        lock = FileLock(paths.runtime_dir / "synapse" / "neural-engine.lock")
+        lock = FileLock(neural_host.home / "hardware" / "neural-engine.lock")
         _refusals_while_paused(client)
         # Somebody measures, and still does when the pause is ended.
         assert lock.acquire(), "the hardware is free"

@@ -39,10 +39,13 @@ class Lock:
     held: bool = True
     taken_by_others: bool = False
     stuck: bool = False
+    fault: OSError | None = None
     calls: list[str] = field(default_factory=list)
 
     def acquire(self) -> bool:
         self.calls.append("acquire")
+        if self.fault is not None:
+            raise self.fault
         self.held = not self.taken_by_others
         return self.held
 
@@ -373,6 +376,13 @@ async def test_no_worker_starts_without_the_lock() -> None:
             it.control.require_lock(it.lane("direct").model)
         assert refusal.value.code == "ane_resources_exhausted"
         it.control.require_lock(it.lane("other").model)
+        it.lock.fault = OSError(13, "Permission denied", "/u/neural-engine.lock")
+        with pytest.raises(
+            SynapseError, match=r"cannot be taken: .*'/u/neural-engine.lock'; make that place"
+        ) as refusal:
+            it.control.require_lock(it.lane("direct").model)
+        assert refusal.value.code == "ane_resources_exhausted"
+        it.lock.fault = None
         it.lock.taken_by_others = False
         it.control.require_lock(it.lane("direct").model)
         await it.pause()
