@@ -17,6 +17,9 @@ from synapse_host.admission.rolling import Usual, Waits
 from synapse_host.admission.turn import Turn
 from synapse_host.admission.work_class import WorkClass
 
+#: Seconds for which bulk is reckoned with when the last of it is over: who computes one after another asks at once.
+BULK_RETURNS_S = 0.25
+
 
 class DeviceTurns:
     """The permits of one device; ``clock`` counts seconds."""
@@ -34,6 +37,9 @@ class DeviceTurns:
         #: Groups and milliseconds each class waits with, those it has not asked for yet included.
         self._groups = dict.fromkeys(WorkClass, 0)
         self._ms = dict.fromkeys(WorkClass, 0.0)
+        #: Groups that wait, or have yet to be asked for, of requests that were admitted without bulk.
+        self._alone = 0
+        self._bulk_ended_at = float("-inf")
         self.waits = Waits() if waits is None else waits
 
     @property
@@ -68,15 +74,19 @@ class DeviceTurns:
             passed_over_ms=self._queue.passed_over_s(now) * 1000,
             bulk_went_last=self._queue.bulk_went_last,
             bulk_running=any(turn.work_class.is_bulk for turn in self._running),
+            held_back=self._alone > 0,
             interactive_ms=self._usual[WorkClass.INTERACTIVE].mean(now),
             interactive_most_ms=self._usual[WorkClass.INTERACTIVE].most(now),
-            bulk_ms=max(self._usual[WorkClass.BULK].most(now), self._usual[WorkClass.JOB].most(now)),
+            bulk_ms=self._bulk_ms(now),
             job_ms=self._usual[WorkClass.JOB].most(now),
         )
 
     def ask(self, turn: Turn) -> None:
         """Call ``turn.begin`` now, or when its turn comes."""
         now = self._clock()
+        if turn.work_class is WorkClass.INTERACTIVE and not turn.continues:
+            # Such as ``load`` said a moment ago, when this was admitted.
+            turn.alone = not self._bulk_is_here(now)
         self._queue.put(turn, now)
         self._usual[turn.work_class].note(turn.estimate_ms, now)
         self._book(turn, 1)
@@ -96,6 +106,9 @@ class DeviceTurns:
         self._running.remove(turn)
         self._book_rest(turn, -1)
         now = self._clock()
+        if turn.work_class.is_bulk:
+            self._bulk_ended_at = now
+            self._usual[turn.work_class].ended(now)
         self._queue.ended(turn.work_class, now)
         if self._emptied is not None and not self._running:
             self._emptied.set()
@@ -145,14 +158,33 @@ class DeviceTurns:
             if not self._closings:
                 self._advance(self._clock())
 
+    def _present(self, work_class: WorkClass) -> bool:
+        """Whether something of a class runs, waits or has more to ask for."""
+        return self._groups[work_class] > 0 or any(turn.work_class is work_class for turn in self._running)
+
+    def _bulk_is_here(self, now: float) -> bool:
+        """Whether bulk may take a turn before one that asks now, as far as is known."""
+        if now - self._bulk_ended_at <= BULK_RETURNS_S:
+            return True
+        return self._present(WorkClass.BULK) or self._present(WorkClass.JOB)
+
+    def _bulk_ms(self, now: float) -> float:
+        """What the largest bulk turn takes that may come; 0 where none is to be reckoned with."""
+        if not self._bulk_is_here(now):
+            return 0.0
+        kinds = (WorkClass.BULK, WorkClass.JOB)
+        return max(self._usual[kind].most(now, here=self._present(kind)) for kind in kinds)
+
     def _book(self, turn: Turn, sign: int) -> None:
-        self._account(turn.work_class, sign, sign * turn.estimate_ms)
+        self._account(turn, sign, sign * turn.estimate_ms)
 
     def _book_rest(self, turn: Turn, sign: int) -> None:
         if turn.rest_groups:
-            self._account(turn.work_class, sign * turn.rest_groups, sign * turn.rest_ms)
+            self._account(turn, sign * turn.rest_groups, sign * turn.rest_ms)
 
-    def _account(self, work_class: WorkClass, groups: int, milliseconds: float) -> None:
+    def _account(self, turn: Turn, groups: int, milliseconds: float) -> None:
+        work_class = turn.work_class
+        self._alone += groups if turn.alone else 0
         self._groups[work_class] += groups
         # Sums of fractions keep a hair when everything is taken out again, below zero as well.
         self._ms[work_class] = max(0.0, self._ms[work_class] + milliseconds) if self._groups[work_class] else 0.0

@@ -4,14 +4,16 @@ Pure: time is an argument, in seconds. The rule, in the order it is applied:
 
 1. Control goes first.
 2. Where only one of interactive and bulk waits, that one goes.
-3. After a bulk turn the next is interactive's, whatever made the bulk turn come.
-4. Bulk goes when three interactive turns have passed it over, or when it has been passed over for 250 ms.
-5. Otherwise interactive goes.
+3. Bulk waits for what was admitted before there was any bulk.
+4. After a bulk turn the next is interactive's, whatever made the bulk turn come.
+5. Bulk goes when three interactive turns have passed it over, or when it has been passed over for 250 ms.
+6. Otherwise interactive goes.
 
-Bulk is passed over while it waits and no bulk work is computed; time it spends behind other bulk work is no reason to
-make a query wait. Within the bulk share, requests and durable jobs alternate. A request keeps its place until its last
-group, so that what was predicted when it was admitted cannot be undone by who comes later; jobs, which have a day,
-go to the back after each group.
+Bulk is passed over while it may go and no bulk work is computed; time it spends behind other bulk work is no reason to
+make a query wait, nor is time it waits by the third rule, which whoever asks while bulk waits does not prolong. Within
+the bulk share, requests and durable jobs alternate. A request keeps its place until its last group, so that what was
+predicted when it was admitted cannot be undone by who comes later; jobs, which have a day, go to the back after each
+group.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ class FairQueue:
         self._bulk_running = 0
         self._bulk_ended_at = float("-inf")
         self._length = 0
+        #: How many wait that were admitted without bulk, and when the last of them went.
+        self._alone = 0
+        self._alone_until = float("-inf")
         #: Whether the last turn of interactive or bulk was bulk's.
         self.bulk_went_last = False
         #: Interactive turns taken while bulk waited, since the last bulk turn.
@@ -57,6 +62,7 @@ class FairQueue:
         """Let ``turn`` wait from ``now`` on."""
         turn.asked_at = now
         self._length += 1
+        self._alone += turn.alone
         line = self._waiting[turn.work_class]
         if turn.continues and turn.work_class is WorkClass.BULK:
             line.appendleft(turn)
@@ -70,6 +76,7 @@ class FairQueue:
             return False
         line.remove(turn)
         self._length -= 1
+        self._alone -= turn.alone
         return True
 
     def take(self, now: float) -> Turn | None:
@@ -78,14 +85,18 @@ class FairQueue:
         if work_class is None:
             return None
         if work_class is WorkClass.INTERACTIVE:
-            self.passed_over = self.passed_over + 1 if self.bulk_waits else 0
+            self.passed_over = self.passed_over + 1 if self.bulk_waits and not self._alone else 0
             self.bulk_went_last = False
         elif work_class.is_bulk:
             self.passed_over, self.bulk_went_last = 0, True
             self._job_went_last = work_class is WorkClass.JOB
             self._bulk_running += 1
         self._length -= 1
-        return self._waiting[work_class].popleft()
+        turn = self._waiting[work_class].popleft()
+        if turn.alone:
+            self._alone -= 1
+            self._alone_until = now
+        return turn
 
     def ended(self, work_class: WorkClass, now: float) -> None:
         """Something taken from here has been computed."""
@@ -94,11 +105,11 @@ class FairQueue:
             self._bulk_ended_at = now
 
     def passed_over_s(self, now: float) -> float:
-        """Seconds for which the head of the bulk share has been passed over; 0 where none waits."""
+        """Seconds for which the head of the bulk share has been passed over; 0 where none waits or may go."""
         head = self._bulk_head()
-        if head is None or self._bulk_running:
+        if head is None or self._bulk_running or self._alone:
             return 0.0
-        return now - max(head.asked_at, self._bulk_ended_at)
+        return now - max(head.asked_at, self._bulk_ended_at, self._alone_until)
 
     def _next_class(self, now: float) -> WorkClass | None:
         if self._waiting[WorkClass.CONTROL]:
@@ -106,7 +117,7 @@ class FairQueue:
         head = self._bulk_head()
         if not self._waiting[WorkClass.INTERACTIVE]:
             return None if head is None else head.work_class
-        if head is None or self.bulk_went_last:
+        if head is None or self._alone or self.bulk_went_last:
             return WorkClass.INTERACTIVE
         due = self.passed_over >= INTERACTIVE_IN_A_ROW or self.passed_over_s(now) >= AGEING_S
         return head.work_class if due else WorkClass.INTERACTIVE

@@ -24,7 +24,8 @@ class DeviceLoad:
 
     ``running_ms`` has the estimate and the age of each running computation; ``groups`` and ``waiting_ms`` what waits by
     class. ``interactive_ms`` is what an interactive turn takes on average, ``interactive_most_ms``, ``bulk_ms`` and
-    ``job_ms`` what one of these takes at most; 0 where none was seen lately.
+    ``job_ms`` what one of these takes at most; 0 where none was seen lately. ``bulk_ms`` is 0 where bulk is not there:
+    what is admitted then keeps bulk that comes back until it has gone, and ``held_back`` says that some waits so.
     """
 
     permits: int
@@ -36,6 +37,7 @@ class DeviceLoad:
     passed_over_ms: float = 0.0
     bulk_went_last: bool = False
     bulk_running: bool = False
+    held_back: bool = False
     interactive_ms: float = 0.0
     interactive_most_ms: float = 0.0
     bulk_ms: float = 0.0
@@ -97,6 +99,8 @@ def _ahead(work_class: WorkClass, load: DeviceLoad, stretch: float, running: flo
         return before + stretch * turns * load.bulk_ms
     if work_class is WorkClass.CONTROL:
         return before
+    if load.held_back:
+        before += stretch * load.waiting_ms[WorkClass.INTERACTIVE]
     others = load.waiting_ms[WorkClass.BULK] + (load.groups[WorkClass.BULK] + 1) * _between(work_class, load, stretch)
     return before + stretch * others
 

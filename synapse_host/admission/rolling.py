@@ -45,10 +45,14 @@ class Usual:
         self._most = max(estimate_ms, self._most) if known else estimate_ms
         self._seen_at = now
 
+    def ended(self, now: float) -> None:
+        """One of its turns is over, which may have been asked for long ago."""
+        self._seen_at = now
+
     def mean(self, now: float) -> float:
         """What it takes on average; 0 where none was seen lately."""
         return self._mean if now - self._seen_at <= REMEMBERED_S else 0.0
 
-    def most(self, now: float) -> float:
-        """What the largest took since the class was last unseen; 0 where none was seen lately."""
-        return self._most if now - self._seen_at <= REMEMBERED_S else 0.0
+    def most(self, now: float, *, here: bool = False) -> float:
+        """What the largest took since the class was last unseen; 0 where none was seen lately, nor one is ``here``."""
+        return self._most if here or now - self._seen_at <= REMEMBERED_S else 0.0

@@ -141,6 +141,7 @@ class GroupRun:
             rest_groups=before.rest_groups - 1,
             rest_ms=before.rest_ms - estimate,
             continues=True,
+            alone=before.alone,
         )
 
     def _drained(self, place: int) -> None:

@@ -177,15 +177,15 @@ class Simulation:
         assert self.scenario.batch_every_ms is not None
         self._at(self._now_ms + self._random.expovariate(1 / self.scenario.batch_every_ms), self._batch)
 
-    def _query_for_ever(self) -> None:
+    def _query_for_ever(self, _before: Turn | None = None) -> None:
         estimate = self.scenario.query_ms * self._random.uniform(0.5, 2.0)
         self._begin_turn(INTERACTIVE, estimate, self._query_for_ever)
 
-    def _batch_for_ever(self) -> None:
+    def _batch_for_ever(self, _before: Turn | None = None) -> None:
         self._begin_turn(BULK, self._group_ms(), self._batch_for_ever)
 
     def _next_job_group(self, number: int) -> None:
-        def over() -> None:
+        def over(_turn: Turn) -> None:
             self.outcome.job_groups[number] += 1
             self._next_job_group(number)
 
@@ -211,7 +211,7 @@ class Simulation:
         self._waiting.append(request)
         self._group(request, 0)
 
-    def _group(self, request: Request, place: int) -> None:
+    def _group(self, request: Request, place: int, alone: bool = False) -> None:
         work = request.work
         rest = work.group_ms[place + 1 :]
 
@@ -220,20 +220,21 @@ class Simulation:
                 request.started_at = self._now_ms
                 self._waiting.remove(request)
 
-        def over() -> None:
+        def over(turn: Turn) -> None:
             if rest:
-                self._group(request, place + 1)
+                self._group(request, place + 1, turn.alone)
 
-        self._begin_turn(work.work_class, work.group_ms[place], over, begun, (len(rest), sum(rest)), place > 0)
+        self._begin_turn(work.work_class, work.group_ms[place], over, begun, (len(rest), sum(rest)), place > 0, alone)
 
     def _begin_turn(
         self,
         work_class: WorkClass,
         estimate_ms: float,
-        over: Callable[[], None],
+        over: Callable[[Turn], None],
         begun: Callable[[], None] = lambda: None,
         rest: tuple[int, float] = (0, 0.0),
         continues: bool = False,
+        alone: bool = False,
     ) -> None:
         seen = self._took
 
@@ -244,10 +245,10 @@ class Simulation:
             begun()
             self._compute(turn, over)
 
-        turn = Turn(begin, work_class, estimate_ms, *rest, continues)
+        turn = Turn(begin, work_class, estimate_ms, *rest, continues, alone)
         self._turns.ask(turn)
 
-    def _compute(self, turn: Turn, over: Callable[[], None]) -> None:
+    def _compute(self, turn: Turn, over: Callable[[Turn], None]) -> None:
         factor = math.exp(self._random.gauss(0.0, self.scenario.spread)) if self.scenario.spread else 1.0
         takes = turn.estimate_ms * min(max(factor, LEAST), MOST)
         outcome = self.outcome
@@ -260,7 +261,7 @@ class Simulation:
 
         def ended() -> None:
             self._running = None
-            over()
+            over(turn)
             self._turns.end(turn)
 
         self._at(self._now_ms + takes, ended)

@@ -40,7 +40,16 @@ class Device:
         predicted = predict(Work(work_class, groups), self.turns.load()).latest_start_ms
         self._ask(work_class, groups, factor, self.now_ms + predicted, first=True)
 
-    def _ask(self, work_class: WorkClass, groups: list[float], factor: float, latest_ms: float, *, first: bool) -> None:
+    def _ask(
+        self,
+        work_class: WorkClass,
+        groups: list[float],
+        factor: float,
+        latest_ms: float,
+        *,
+        first: bool,
+        alone: bool = False,
+    ) -> None:
         estimate, *others = groups
 
         def begin() -> None:
@@ -49,7 +58,7 @@ class Device:
             self.ends.append((self.now_ms + factor * estimate, turn))
             self._after[id(turn)] = others
 
-        turn = Turn(begin, work_class, estimate, len(others), sum(others), not first)
+        turn = Turn(begin, work_class, estimate, len(others), sum(others), not first, alone)
         self._kept[id(turn)] = (turn, factor)
         self.turns.ask(turn)
 
@@ -60,7 +69,7 @@ class Device:
             self.now_ms, turn = self.ends.pop(0)
             others = self._after.pop(id(turn))
             if others:
-                self._ask(turn.work_class, others, self._kept[id(turn)][1], 0.0, first=False)
+                self._ask(turn.work_class, others, self._kept[id(turn)][1], 0.0, first=False, alone=turn.alone)
             self.turns.end(turn)
         self.now_ms = max(self.now_ms, until_ms)
 
@@ -70,7 +79,8 @@ EVENTS = st.lists(
         st.sampled_from([INTERACTIVE, INTERACTIVE, BULK, JOB]),
         st.floats(0.5, 300.0),
         st.integers(1, 5),
-        st.one_of(st.just(0.0), st.floats(0.0, 120.0)),
+        # Long enough at times for bulk to be reckoned with no more.
+        st.one_of(st.just(0.0), st.floats(0.0, 120.0), st.floats(250.0, 1000.0)),
         st.sampled_from([0.1, 1.0, HEADROOM, HEADROOM]),
     ),
     max_size=40,

@@ -39,6 +39,13 @@ DEADLINES = {
         query_deadlines=(20, 400),
         batch_deadlines=(100, 2000),
     ),
+    "now and then a batch": Scenario(
+        burst_every_ms=150,
+        burst_most=40,
+        batch_every_ms=1500,
+        query_deadlines=(20, 600),
+        batch_deadlines=(200, 4000),
+    ),
     "slow queries": Scenario(
         query_ms=120.0, burst_every_ms=900, jobs=1, batch_every_ms=1200, query_deadlines=(200, 2000)
     ),

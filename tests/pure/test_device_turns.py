@@ -7,7 +7,9 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from synapse_host.admission.admission import Refused, decide_time
 from synapse_host.admission.device_turns import Devices, DeviceTurns
+from synapse_host.admission.prediction import Work, predict
 from synapse_host.admission.turn import Turn
 from synapse_host.admission.work_class import WorkClass
 
@@ -126,6 +128,75 @@ def test_what_waits_is_known_with_what_the_same_requests_have_not_asked_for_yet(
     turns.withdraw(gone)
     turns.end(last)
     assert (turns.load().groups[WorkClass.BULK], turns.load().waiting_ms[WorkClass.BULK]) == (0, 0.0)
+
+
+def test_bulk_is_reckoned_with_while_it_is_there_and_for_a_moment_after() -> None:
+    clock = Clock()
+    turns = DeviceTurns(clock=clock)
+    assert turns.load().bulk_ms == 0.0
+    running, waits = Turn(nothing, WorkClass.JOB, 100.0), Turn(nothing, WorkClass.BULK, 70.0)
+    asked(turns, running, waits)
+    # Hours may pass before it has its turn, or while it has it.
+    clock.now = 60.0
+    assert turns.load().bulk_ms == 100.0
+    turns.end(running)
+    clock.now = 120.0
+    assert turns.load().bulk_ms == 70.0
+    turns.end(waits)
+    clock.now += 0.2
+    assert turns.load().bulk_ms == 70.0, "who computes batch after batch asks again at once"
+    clock.now += 0.1
+    assert turns.load().bulk_ms == 0.0
+    # A request that has more to ask for is there.
+    turns.ask(first := Turn(nothing, WorkClass.BULK, 30.0, rest_groups=1, rest_ms=30.0))
+    clock.now += 60.0
+    assert turns.load().bulk_ms == 70.0
+    turns.end(first)
+    clock.now += 0.3
+    assert turns.load().bulk_ms == 0.0
+
+
+def test_any_number_of_queries_is_taken_up_by_a_device_that_a_job_has_left() -> None:
+    clock = Clock()
+    turns = DeviceTurns(clock=clock)
+    turns.ask(job := Turn(nothing, WorkClass.JOB, 500.0))
+    clock.now = 0.5
+    turns.end(job)
+    clock.now = 0.8
+    for number in range(200):
+        found = decide_time(Work(WorkClass.INTERACTIVE, [5.0]), turns.load(), max_queue_ms=1000, remaining_ms=1600)
+        assert not isinstance(found, Refused), (number, found)
+        turns.ask(Turn(nothing, WorkClass.INTERACTIVE, 5.0))
+
+
+def test_bulk_is_told_of_all_who_were_admitted_without_it() -> None:
+    clock = Clock()
+    turns, began = DeviceTurns(clock=clock), []
+    asked(turns, *(Turn(lambda: began.append("query"), WorkClass.INTERACTIVE, 10.0) for _ in range(50)))
+    load = turns.load()
+    assert load.held_back
+    assert predict(Work(WorkClass.BULK, [1.0]), load).start_ms >= 500.0
+    turns.ask(Turn(lambda: began.append("bulk"), WorkClass.BULK, 1.0))
+    # Who comes now was told of bulk, and does not keep it back.
+    late = [Turn(lambda: began.append("late"), WorkClass.INTERACTIVE, 10.0) for _ in range(20)]
+    asked(turns, *late)
+    while len(began) < 71:
+        clock.now += 0.01
+        turns.end(next(iter(turns._running)))
+    assert began == ["query"] * 50 + ["late"] * 3 + ["bulk"] + ["late"] * 17
+    assert not turns.load().held_back
+
+
+def test_the_next_group_of_a_request_admitted_without_bulk_is_not_passed_by_it_either() -> None:
+    turns, began = DeviceTurns(clock=Clock()), []
+    first = Turn(lambda: began.append(1), WorkClass.INTERACTIVE, 10.0, rest_groups=1, rest_ms=10.0)
+    asked(turns, first, Turn(lambda: began.append(3), WorkClass.BULK, 10.0))
+    assert first.alone
+    assert turns.load().held_back
+    turns.ask(Turn(lambda: began.append(2), WorkClass.INTERACTIVE, 10.0, continues=True, alone=first.alone))
+    turns.end(first)
+    assert began == [1, 2]
+    assert not turns.load().held_back
 
 
 def test_nothing_is_left_of_fractions_when_nobody_waits() -> None:

@@ -14,8 +14,8 @@ CONTROL, INTERACTIVE, BULK, JOB = WorkClass.CONTROL, WorkClass.INTERACTIVE, Work
 LETTERS = {CONTROL: "C", INTERACTIVE: "I", BULK: "B", JOB: "J"}
 
 
-def turn(work_class: WorkClass, *, continues: bool = False) -> Turn:
-    return Turn(lambda: None, work_class, continues=continues)
+def turn(work_class: WorkClass, *, continues: bool = False, alone: bool = False) -> Turn:
+    return Turn(lambda: None, work_class, continues=continues, alone=alone)
 
 
 def order(queue: FairQueue, *, turn_s: float = 0.001, start: float = 0.0) -> str:
@@ -97,6 +97,29 @@ def test_a_request_keeps_its_place_until_its_last_group_and_a_job_does_not() -> 
         queue.put(other, 0.0)
         queue.put(continuing, 0.1)
         assert queue.take(0.2) is {"continuing": continuing, "other": other}[first]
+
+
+@pytest.mark.parametrize(("turn_s", "expected"), [(0.001, "CIIIIIIIIIIBIB"), (0.1, "CIIIIIIIIIBIIB")])
+def test_bulk_that_comes_later_does_not_pass_who_was_admitted_without_it(turn_s: float, expected: str) -> None:
+    queue = holding(*[INTERACTIVE] * 2)
+    for _ in range(5):
+        queue.put(turn(INTERACTIVE, alone=True), 0.0)
+    for work_class in (*[BULK] * 2, *[INTERACTIVE] * 4, CONTROL):
+        queue.put(turn(work_class), 0.0)
+    # However long that takes, bulk is not passed over by it: three others, or its age, begin when the last of it goes.
+    assert order(queue, turn_s=turn_s) == expected
+
+
+def test_the_age_of_bulk_begins_when_it_may_go() -> None:
+    queue = FairQueue()
+    queue.put(gone := turn(INTERACTIVE, alone=True), 0.0)
+    queue.put(turn(INTERACTIVE, alone=True), 0.0)
+    queue.put(turn(BULK), 0.0)
+    queue.put(turn(INTERACTIVE), 0.0)
+    assert queue.passed_over_s(7.0) == 0.0
+    assert queue.remove(gone)
+    queue.take(7.0)
+    assert (queue.passed_over, queue.passed_over_s(7.0), queue.passed_over_s(7.2)) == (0, 0.0, pytest.approx(0.2))
 
 
 def test_what_is_removed_does_not_wait() -> None:
