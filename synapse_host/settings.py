@@ -115,8 +115,13 @@ class MicrollmSettings(Section):
 
 def _web_address(text: str) -> str:
     parts = urlsplit(text)
-    if text and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment):
-        raise ValueError("must be an http or https address such as https://hub.example (HF_ENDPOINT is read here too)")
+    strange = parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment
+    # A port that is none is a ValueError of its own.
+    if text and (strange or parts.port == 0):
+        raise ValueError(
+            "must be an http or https address such as https://hub.example (HF_ENDPOINT is one for downloads.endpoint); "
+            "python -m http.server makes one of a directory"
+        )
     return text
 
 

@@ -162,7 +162,7 @@ class BlobCache:
     def audit(self, digest: str) -> FileDigest | None:
         """Hash the content of ``digest``: what it really is, None where it is not here.
 
-        What is not what its name says goes into quarantine.
+        What is not what its name says goes into quarantine, and what is no file at all.
 
         Raises:
             ArtifactInvalid: the content cannot be read.
@@ -175,6 +175,9 @@ class BlobCache:
             if not path.exists():
                 return None
             inode = path.stat().st_ino
+            if not path.is_file():
+                self._quarantine(digest, inode)
+                return None
             found = digest_file(path)
             if found.sha256 != digest:
                 self._quarantine(digest, inode)

@@ -76,9 +76,9 @@ def read_metadata(layout: CacheLayout, digest: str) -> BlobMetadata | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as problem:
-        raise StoreFailure(f"{path}: {problem}; remove the file, then load the model again") from problem
+        raise StoreFailure(f"{path}: {problem}; remove the file, then download or load its model again") from problem
     if found.digest != digest:
-        raise StoreFailure(f"{path} is about {found.digest}; remove the file, then load the model again")
+        raise StoreFailure(f"{path} is about {found.digest}; remove the file, then download or load its model again")
     return found
 
 

@@ -144,6 +144,7 @@ def _cache(settings: Settings, hash_content: bool) -> Iterator[Finding]:
         cache.layout.prepare()
         digests = cache.layout.digests()
         yield Finding("model cache", True, f"{root} holds {len(digests)} files, {_bytes_in(cache.layout.blobs)} bytes")
+        yield from _records(cache, digests)
         if hash_content:
             yield _content(cache, digests)
         yield from _installed(settings, cache)
@@ -157,6 +158,16 @@ def _content(cache: BlobCache, digests: list[str]) -> Finding:
     if not bad:
         return Finding("cached content", True, f"{len(digests)} files are what their digests say")
     return Finding("cached content", False, "; ".join(bad), "download the models they belong to again")
+
+
+def _records(cache: BlobCache, digests: list[str]) -> Iterator[Finding]:
+    """One finding for every record that cannot be read: while it is there nothing is collected or removed."""
+    for digest in digests:
+        try:
+            cache.find(digest)
+        except StoreFailure as failure:
+            told, _, remedy = failure.message.rpartition("; ")
+            yield Finding("cache record", False, told, remedy)
 
 
 def _told(digest: str, state: str) -> str:

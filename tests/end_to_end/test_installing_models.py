@@ -277,13 +277,17 @@ def test_the_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path, cata
         left.bind(str(host.socket))
     weights = cache_of(home).path(weights_of(catalog))
     weights.write_bytes(b"x")
+    layout = cache_of(home).layout
+    record = layout.metadata_file(next(digest for digest in layout.digests() if digest != weights.name))
+    record.write_text("{")
     store = home / "data" / "synapse.sqlite3"
     data = bytearray(store.read_bytes())
     data[4096:12288] = b"\xff" * 8192
     store.write_bytes(data)
     done = run_opctl("doctor", "--json", home=home)
     found = {each["subject"]: each for each in shown(done, Exit.REFUSED)["findings"] if not each["ok"]}
-    assert set(found) - {"installed models"} == {"store", "socket", "cached content", "quarantine"}
+    assert set(found) - {"installed models"} == {"store", "socket", "cached content", "cache record", "quarantine"}
+    assert str(record) in found["cache record"]["seen"]
     assert subjects["installed models"]["seen"] == f"every file of {EMBED} is here"
     assert all(each["remedy"] for each in found.values())
     assert weights.name in found["cached content"]["seen"]

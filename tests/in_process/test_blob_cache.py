@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,16 @@ def test_damaged_content_goes_into_quarantine_and_can_be_fetched_again(cache: Bl
     assert [path.read_bytes() for path in cache.layout.quarantine.iterdir()] == [damage]
     assert put(cache).valid
     assert cache.verify(DIGEST) is True
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_goes_into_quarantine_too(cache: BlobCache, make: Callable[[Path], None]) -> None:
+    put(cache)
+    cache.path(DIGEST).unlink()
+    make(cache.path(DIGEST))
+    assert cache.audit(DIGEST) is None
+    assert len(list(cache.layout.quarantine.iterdir())) == 1
+    assert put(cache).valid
 
 
 def test_content_of_another_length_is_refused_without_hashing(cache: BlobCache) -> None:

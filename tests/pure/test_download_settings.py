@@ -40,7 +40,9 @@ def test_the_nearest_word_about_the_hub_counts(
     assert loaded(tmp_path, text, **environ).downloads.endpoint == endpoint
 
 
-@pytest.mark.parametrize("address", ["ftp://a", "hub.example", "https://", "https://a?x=1", "https://a#b", ""])
+@pytest.mark.parametrize(
+    "address", ["ftp://a", "hub.example", "https://", "https://a?x=1", "https://a#b", "http://a:99999", ""]
+)
 def test_what_is_no_web_address_is_refused_by_name(tmp_path: Path, address: str) -> None:
     with pytest.raises(SettingsInvalid, match=r"downloads\.endpoint"):
         loaded(tmp_path, f'[downloads]\nendpoint = "{address}"\n')

@@ -35,7 +35,7 @@ async def preloaded(scene: Scene) -> list[dict[str, object]]:
     return rows
 
 
-@check("profile_checked")
+@check("profile_checked", "self_check")
 async def a_preload_with_a_profile_is_checked_at_once(stage: Stage) -> None:
     async with stage.scene(config=settings_of(stage.tiny)) as scene:
         (row,) = await preloaded(scene)
