@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
+from synapse_host.backends.backend_row import BackendRow
 from synapse_host.catalog.entries import CatalogEntry
 from synapse_host.catalog.standing import CatalogStanding
 from synapse_host.downloads.installs import Install, InstallMember
@@ -58,6 +60,18 @@ def _entry_or_any_refusal(original: Any) -> Any:
     return entry_of
 
 
+def _reasons_without_platforms(original: Any) -> Any:
+    # Where its plugin is installed, its own probe says the same as the host: both have to be silenced.
+    async def look(*args: Any, **kwargs: Any) -> dict[str, BackendRow]:
+        rows: dict[str, BackendRow] = await original(*args, **kwargs)
+        return {
+            name: replace(row, reason="worker_missing") if row.reason == "not_supported_on_platform" else row
+            for name, row in rows.items()
+        }
+
+    return look
+
+
 def _unverified(original: Any) -> Any:
     return lambda path, *args, **kwargs: (path.read_bytes(), None)
 
@@ -95,7 +109,7 @@ SWITCHES: Mapping[str, Switch] = {
         lambda original: lambda backends, row: next((one for one in backends if one.runnable), None),
     ),
     "backend_runnable": Switch(_HOST + "lanes.catalog_shelf:unavailable", other_refusal),
-    "platform_reason": Switch(_HOST + "backends.backend_row:supports_platform", returning(True)),
+    "platform_reason": Switch(_HOST + "host_catalog:look_at_machine", _reasons_without_platforms),
     "installed": Switch(_HOST + "catalog.standing:CatalogStanding.install", _always_installed),
     "install_whole": Switch(_HOST + "catalog.standing:CatalogStanding.install", _valid_or_not),
     "download_named": Switch(_HOST + "downloads.download_jobs:DownloadJobs.open_job", returning(None)),
