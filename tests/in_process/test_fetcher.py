@@ -6,6 +6,7 @@ import errno
 import hashlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ import anyio
 import pytest
 
 from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.ingest import Ingest
 from synapse_host.downloads.fetcher import Fetcher
 from synapse_host.downloads.manifest import WantedFile
 from synapse_host.downloads.sources import Sources
@@ -121,6 +123,32 @@ async def test_a_file_arrives_whole_pinned_and_counted(server: FileServer, cache
     (seen,) = server.requests(PATH)
     assert seen.headers["accept-encoding"] == "identity"
     assert "authorization" not in seen.headers
+
+
+async def test_bytes_are_hashed_and_written_while_the_disk_takes_what_came_before(
+    server: FileServer, cache: BlobCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synapse_host.downloads.transfer.FLUSH_BYTES", 100_000)
+    server.files[PATH] = body = os.urandom(10_000_000)
+    later, real = threading.Event(), Ingest.flush
+
+    def slow(ingest: Ingest) -> None:
+        if not later.wait(20):
+            raise OSError(errno.EIO, "everything waited for the disk")
+        real(ingest)
+
+    monkeypatch.setattr(Ingest, "flush", slow)
+    fetching = Fetching(cache, server.url, sha256=hashlib.sha256(body).hexdigest(), size=len(body))
+    written = Ingest.write
+
+    def noted(ingest: Ingest, data: bytes | memoryview) -> None:
+        written(ingest, data)
+        if ingest.size > 8_000_000:
+            later.set()
+
+    monkeypatch.setattr(Ingest, "write", noted)
+    await fetching.run()
+    assert cache.path(fetching.wanted.sha256 or "").stat().st_size == len(body)
 
 
 async def test_an_empty_file_and_one_of_unknown_size_arrive(server: FileServer, cache: BlobCache) -> None:
