@@ -74,13 +74,6 @@ def _weights(scores: Float64, seen: npt.NDArray[np.bool_]) -> Float64:
     return weights
 
 
-def rope_table(theta: float, d: int, scaling: float | None, positions: int) -> Float32:
-    """Cosine and sine as [2, positions, d / 2]; ``scaling`` divides the position (linear scaling)."""
-    rates = np.power(float(theta), -np.arange(0, d, 2, dtype=np.float64) / d)
-    angles = np.outer(np.arange(positions, dtype=np.float64) / (scaling or 1.0), rates)
-    return np.stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
-
-
 def rotate(h: Float32, table: Float32, start: int) -> Float32:
     """Rotate the pair (i, i + D/2) of each position by its angle."""
     half = h.shape[-1] // 2

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from synapse_host.ops import reference_activations as activations
 from synapse_host.ops import shape_rules as rules
-from synapse_host.ops.reference_attention import ReferenceCache, Visibility, attend, rope_table, rotate
+from synapse_host.ops.reference_attention import ReferenceCache, Visibility, attend, rotate
+from synapse_host.ops.rope_table import rope_table
 from synapse_host.ops.tensor_ops import Activation, Batch, GeluKind, TensorOps
 from synapse_host.ops.weight_source import WeightSource, checked_tensor
 

@@ -12,19 +12,22 @@ import io
 import json
 import token
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
-from synapse_host import families, ops, owned_engine
+from synapse_host import families, model_files, ops, owned_engine
 
 #: Tokens that say nothing about what the code does.
 _LAYOUT = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, token.ENDMARKER})
 #: Tokens whose text is layout while their presence is not.
 _BARE = frozenset({token.NEWLINE, token.INDENT, token.DEDENT})
 
-#: Modules of the engine that decide bits: padded lengths, cutting, how stored weights become numbers, what a decoder
-#: reads at once.
-_ENGINE_SOURCES = ("decoder.py", "greedy.py", "segments.py", "shape_policy.py", "weights.py")
+#: What a family computes with beside its backend's operations, and what finds a tensor's bytes in its file.
+_CONTRACT_SOURCES = ("rope_table.py", "tensor_ops.py")
+_FILE_SOURCES = ("safetensors_header.py", "shard_index.py")
+#: Modules of the engine that decide no bits: names, words of refusals, checks; and the reference, which is a backend.
+_ENGINE_ASIDE = ("kernel_revision", "reference_backend", "reference_plugin", "row_refusal", "self_check")
 
 Token = tuple[str, str]
 
@@ -49,15 +52,32 @@ def kernel_revision(sources: Sequence[Path]) -> str:
 
 
 def shared_sources() -> list[Path]:
-    """The sources every owned engine's numbers come from: families, the operations' contract, the engine's rules."""
-    contract = [path for package in ops.__path__ for path in Path(package).glob("tensor_ops.py")]
-    engine = [path for package in owned_engine.__path__ for path in map(Path(package).joinpath, _ENGINE_SOURCES)]
-    return [*_modules_of(families.__path__), *contract, *engine]
+    """The sources every owned engine's numbers come from: families, the engine itself, how it reads a checkpoint."""
+    contract = [Path(folder) / name for folder in ops.__path__ for name in _CONTRACT_SOURCES]
+    files = [Path(folder) / name for folder in model_files.__path__ for name in _FILE_SOURCES]
+    return [*package_sources(families), *contract, *files, *package_sources(owned_engine, _ENGINE_ASIDE)]
+
+
+def package_sources(package: ModuleType, aside: Collection[str] = ()) -> list[Path]:
+    """Every module of ``package`` but those named ``aside``, which decide no bits.
+
+    What is forgotten then moves the revision without need; a list of what counts would, once something is forgotten,
+    leave a fingerprint standing over other numbers.
+
+    Raises:
+        ValueError: a name is no module of the package.
+
+    """
+    modules = {path.stem: path for folder in package.__path__ for path in sorted(Path(folder).glob("*.py"))}
+    if strange := sorted(set(aside) - set(modules)):
+        raise ValueError(f"{package.__name__} has no module {', '.join(strange)}; take the name off the list")
+    return [path for name, path in modules.items() if name not in aside]
 
 
 def reference_sources() -> list[Path]:
-    """The sources of the numpy definition of the operations."""
-    return [path for package in ops.__path__ for path in sorted(Path(package).glob("reference_*.py"))]
+    """The sources of the numpy definition of the operations, and of the backend that runs it."""
+    definition = [path for package in ops.__path__ for path in sorted(Path(package).glob("reference_*.py"))]
+    return [*definition, *(Path(folder) / "reference_backend.py" for folder in owned_engine.__path__)]
 
 
 def manifest_digest(
@@ -81,10 +101,6 @@ def manifest_digest(
 
 def _name(source: Path) -> str:
     return f"{source.parent.name}/{source.name}"
-
-
-def _modules_of(folders: Sequence[str]) -> list[Path]:
-    return [path for folder in folders for path in sorted(Path(folder).glob("*.py"))]
 
 
 def _statements(tokens: Iterator[Token]) -> Iterator[list[Token]]:

@@ -17,21 +17,30 @@ if TYPE_CHECKING:
     from synapse_host.hookspecs import BackendSettings, EmbedBatch, Progress, TokenIds, Vectors
 
 ENGINE = "ane-coreml-worker"
-#: The modules of this plugin that decide bits; the rest of them are in the packages.
-_KERNELS = ("package_model",)
+#: The modules of this plugin that decide none of this engine's bits: what builds programs, and what looks on.
+_ASIDE = (
+    *("attention_program", "census", "closed_program", "evidence", "graph_backend", "loading", "normalising"),
+    *("package_maker", "package_store", "placement_rules", "plugin", "program", "program_inputs", "program_ops"),
+    *("scratch_folder", "shape_ladder", "shape_table"),
+)
 
 
 @hookimpl
 def synapse_describe(settings: BackendSettings) -> BackendDescription:
     """Identity and abilities; imports no coremltools."""
-    from synapse_ane.description import describe, own_sources
-    from synapse_ane.device import chosen_device
-    from synapse_host.model_files.compiled_package import MODEL_FORMAT, NAMELESS_FAMILY
-    from synapse_host.owned_engine.family_table import FAMILIES
+    from pathlib import Path
 
-    families = (*FAMILIES, NAMELESS_FAMILY)
-    kernels = own_sources(*_KERNELS)
-    return describe("ane-coreml", ENGINE, (MODEL_FORMAT,), families, kernels, chosen_device(settings), {})
+    import synapse_ane
+    from synapse_ane.description import describe
+    from synapse_ane.device import chosen_device
+    from synapse_host.model_files import compiled_package
+    from synapse_host.owned_engine.family_table import FAMILIES
+    from synapse_host.owned_engine.kernel_revision import package_sources
+
+    families = (*FAMILIES, compiled_package.NAMELESS_FAMILY)
+    kernels = [*package_sources(synapse_ane, _ASIDE), Path(compiled_package.__file__)]
+    formats = (compiled_package.MODEL_FORMAT,)
+    return describe("ane-coreml", ENGINE, formats, families, kernels, chosen_device(settings), {})
 
 
 @hookimpl

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synapse_host.hookspecs import BackendDescription
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from synapse_ane.device import Device
 
@@ -50,8 +50,3 @@ def describe(
             engine=engine, families=families, kernels=kernels, tolerances=TOLERANCES
         ),
     )
-
-
-def own_sources(*names: str) -> list[Path]:
-    """Modules of this plugin by name."""
-    return [Path(__file__).with_name(f"{name}.py") for name in names]

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from synapse_host.hookspecs import BackendSettings, EmbedBatch, Progress, TokenIds, Vectors
 
 ENGINE = "ane-direct-worker"
+#: The modules of this plugin that decide none of this engine's bits: package sets, and what looks on.
+_ASIDE = (
+    *("census", "closed_program", "coreml_plugin", "evidence", "package_archive", "package_loading", "package_maker"),
+    *("package_model", "package_set", "placement_rules", "scratch_folder"),
+)
 
 
 @hookimpl
@@ -91,8 +96,7 @@ def synapse_unload(model: AneModel) -> bool:
 
 def kernel_sources() -> list[Path]:
     """Every module that decides bits: the shared ones and this plugin's own."""
-    from synapse_ane.description import own_sources
-    from synapse_host.owned_engine.kernel_revision import shared_sources
+    import synapse_ane
+    from synapse_host.owned_engine.kernel_revision import package_sources, shared_sources
 
-    own = ("attention_program", "normalising", "program", "program_inputs", "program_ops", "shape_ladder")
-    return [*shared_sources(), *own_sources(*own)]
+    return [*shared_sources(), *package_sources(synapse_ane, _ASIDE)]

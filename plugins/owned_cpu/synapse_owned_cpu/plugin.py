@@ -12,7 +12,6 @@ from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
     from typing import Any
 
     from synapse_host.hookspecs import CheckNumbers, EmbedBatch, Generation, Progress, TokenIds, Vectors
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from synapse_owned_cpu.graph_backend import OpenVinoBackend
 
 ENGINE = "owned-cpu"
+#: The modules of this plugin that decide no bits.
+_ASIDE = ("evidence", "single_ops", "telemetry")
 #: Smallest cosine to the reference a vector may have, by activation type; held by the plugin's tests.
 TOLERANCES = {"cosine_f32": "0.999999", "cosine_bf16": "0.9999"}
 #: Measured with MiniLM on two cores: larger gains nothing, smaller loses some percent (table in the README).
@@ -31,12 +32,13 @@ RECOMMENDED_BATCH = BatchPolicy(rows=64, token_budget=2048)
 @hookimpl
 def synapse_describe() -> BackendDescription:
     """Identity and abilities; reads the processor's flags and OpenVINO's version, imports neither."""
+    import synapse_owned_cpu
     from synapse_host.owned_engine import kernel_revision as revision
     from synapse_host.owned_engine.family_table import FAMILIES, MODEL_FORMAT
     from synapse_owned_cpu import evidence
 
     families = tuple(FAMILIES)
-    kernels = [*revision.shared_sources(), *_kernel_sources()]
+    kernels = [*revision.shared_sources(), *revision.package_sources(synapse_owned_cpu, _ASIDE)]
     return BackendDescription(
         backend="cpu",
         engine=ENGINE,
@@ -136,11 +138,3 @@ def _build_flags() -> dict[str, str]:
 
     release = ".".join((openvino_version() or "none").split(".")[:2])
     return {"bucket_policy": BUCKET_POLICY, "openvino": release}
-
-
-def _kernel_sources() -> list[Path]:
-    """The modules of this plugin that decide bits."""
-    from pathlib import Path
-
-    here = Path(__file__).parent
-    return [here / f"{name}.py" for name in ("attention_graph", "graph_backend", "nodes", "openvino_ops")]

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from synapse_host.ops import shape_rules as rules
-from synapse_host.ops.reference_attention import rope_table
+from synapse_host.ops.rope_table import rope_table
 from synapse_host.ops.tensor_ops import Activation, Batch, GeluKind, TensorOps
 from synapse_owned_cuda.device import Array, Device
 from synapse_owned_cuda.handles import Heads, Part, Sum

@@ -20,7 +20,6 @@ from synapse_host.hookspecs import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from synapse_host.hookspecs import BackendSettings, CheckNumbers, EmbedBatch, Progress, TokenIds, Vectors
     from synapse_host.owned_engine.decoder import OwnedDecoder
@@ -36,18 +35,20 @@ DTYPES: tuple[DType, ...] = ("f16", "f32")
 TOLERANCES = {"cosine_f32": "0.999999", "cosine_f16": "0.99999"}
 #: Rows and padded tokens of a group (original facts, section 4: bulk quantum); not measured here.
 RECOMMENDED_BATCH = BatchPolicy(rows=8, token_budget=3072)
-#: The modules of this plugin that decide bits, beside its kernels.
-_SOURCES = ("cuda_backend", "cuda_ops", "cupy_device", "handles", "launch_shapes")
+#: The modules of this plugin that decide no bits.
+_ASIDE = ("driver", "evidence", "lane_limits", "memory_plan", "ptxas_log", "request_steps", "single_ops")
 
 
 @hookimpl
 def synapse_describe() -> BackendDescription:
     """Identity and abilities; asks no driver."""
+    import synapse_owned_cuda
     from synapse_host.owned_engine import kernel_revision as revision
     from synapse_host.owned_engine.family_table import FAMILIES, MODEL_FORMAT
     from synapse_owned_cuda.evidence import PLATFORMS
 
-    families, kernels = tuple(FAMILIES), [*revision.shared_sources(), *_sources()]
+    families = tuple(FAMILIES)
+    kernels = [*revision.shared_sources(), *revision.package_sources(synapse_owned_cuda, _ASIDE)]
     return BackendDescription(
         backend="cuda",
         engine=ENGINE,
@@ -160,12 +161,6 @@ def _open_device() -> Device:
     except ImportError as missing:
         message = f"CuPy cannot be imported ({missing}); install it with: pip install 'synapse-host[cuda]'"
         raise PluginError("backend_missing", message) from missing
-
-
-def _sources() -> list[Path]:
-    from pathlib import Path
-
-    return [Path(__file__).with_name(f"{name}.py") for name in _SOURCES]
 
 
 def _with_kernels(revision: str) -> str:

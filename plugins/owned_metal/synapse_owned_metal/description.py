@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synapse_host.hookspecs import BackendDescription, BatchPolicy
@@ -17,18 +16,19 @@ if TYPE_CHECKING:
 
 #: Smallest cosine to the reference a vector may have, by activation type; held by the plugin's tests.
 TOLERANCES = {"cosine_f32": "0.999999", "cosine_f16": "0.99999"}
-#: The modules of this plugin that decide bits.
-_KERNELS = ("attention", "bucket_ladder", "key_value_cache", "mlx_backend", "mlx_ops", "mlx_weights")
+#: The modules of this plugin that decide no bits.
+_ASIDE = ("evidence", "lane_limits", "memory_plan", "single_ops", "trial")
 
 
 def describe(
     backend: str, engine: str, tasks: tuple[Task, ...], families: Sequence[str], device: Device
 ) -> BackendDescription:
     """The description of one of the two backends on ``device``; imports neither MLX nor numpy."""
+    import synapse_owned_metal
     from synapse_host.owned_engine import kernel_revision as revision
     from synapse_host.owned_engine.family_table import MODEL_FORMAT
 
-    kernels = [*revision.shared_sources(), *(Path(__file__).with_name(f"{name}.py") for name in _KERNELS)]
+    kernels = [*revision.shared_sources(), *revision.package_sources(synapse_owned_metal, _ASIDE)]
     return BackendDescription(
         backend=backend,
         engine=engine,

@@ -13,13 +13,14 @@ from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEv
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from synapse_host.hookspecs import BackendSettings, CheckNumbers, DType, EmbedBatch, Progress, TokenIds, Vectors
     from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
     from synapse_host.owned_engine.weights import CheckpointWeights
 
 ENGINE = "owned-vulkan"
+#: The modules of this plugin that decide no bits. Among the others is the index, which names every kernel's digest.
+_ASIDE = ("device_facts", "drivers", "evidence", "instance", "loss", "pace", "single_ops")
 #: f16 stores matrices in half the memory; everything is computed in float32 either way.
 DTYPES: tuple[DType, ...] = ("f32", "f16")
 #: Smallest cosine to the reference a vector may have, by activation type; held by the plugin's tests.
@@ -30,12 +31,13 @@ RECOMMENDED_BATCH = BatchPolicy(rows=64, token_budget=2048)
 @hookimpl
 def synapse_describe() -> BackendDescription:
     """Identity and abilities. The device and its driver are part of them: they are listed, and none is opened."""
+    import synapse_vulkan
     from synapse_host.owned_engine import kernel_revision as revision
     from synapse_host.owned_engine.family_table import FAMILIES, MODEL_FORMAT
     from synapse_vulkan.evidence import PLATFORMS
 
     families = tuple(FAMILIES)
-    kernels = [*revision.shared_sources(), *_kernel_sources()]
+    kernels = [*revision.shared_sources(), *revision.package_sources(synapse_vulkan, _ASIDE)]
     return BackendDescription(
         backend="vulkan",
         engine=ENGINE,
@@ -138,14 +140,3 @@ def _build_flags() -> dict[str, str]:
     from synapse_vulkan.evidence import read_machine
 
     return {"bucket_policy": BUCKET_POLICY, **identity_flags(read_machine().chosen)}
-
-
-def _kernel_sources() -> list[Path]:
-    """The modules of this plugin that decide bits; the index names every kernel's digest."""
-    from pathlib import Path
-
-    here = Path(__file__).parent
-    return [
-        here / f"{name}.py"
-        for name in ("attention_shape", "backend", "product", "spirv_index", "vulkan_ops", "weight_memory")
-    ]

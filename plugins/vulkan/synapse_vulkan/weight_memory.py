@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from synapse_host.ops.reference_attention import rope_table
+from synapse_host.ops.rope_table import rope_table
 from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
 from synapse_vulkan.arena import aligned
 from synapse_vulkan.binding import DeviceMemoryFull

@@ -12,12 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import synapse_vulkan
 from synapse_vulkan import evidence, kernel_files, opening, plugin, runtime, spirv_index
 from synapse_vulkan.kernel_files import KernelDamaged, read_kernels
 
 from synapse_host.backends.description_check import check_evidence
 from synapse_host.hookspecs import PluginError
-from synapse_host.owned_engine.kernel_revision import kernel_revision
+from synapse_host.owned_engine.kernel_revision import kernel_revision, package_sources
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 
 PLUGIN = Path(__file__).parents[1]
@@ -90,7 +91,7 @@ def test_the_probe_refuses_a_damaged_kernel_whatever_the_device(spoilt: Path, mo
 
 
 def test_the_kernel_revision_covers_the_digest_of_every_kernel(tmp_path: Path) -> None:
-    (index,) = (path for path in plugin._kernel_sources() if path.stem == "spirv_index")
+    (index,) = (path for path in package_sources(synapse_vulkan, plugin._ASIDE) if path.stem == "spirv_index")
     text = index.read_text(encoding="utf-8")
     revisions = {kernel_revision([index])}
     changed = tmp_path / index.parent.name / index.name
