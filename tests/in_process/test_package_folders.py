@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.collection_rule import Mark
 from synapse_host.errors import StoreFailure
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.lanes.lane import Lane
@@ -42,7 +43,8 @@ class Bench:
         self.numbers = iter(range(100, 200))
 
     def worker(self) -> Any:
-        return SimpleNamespace(pid=next(self.numbers), closed=anyio.Event(), fault=None)
+        gone = anyio.Event()
+        return SimpleNamespace(pid=next(self.numbers), gone=gone, model_gone=gone.wait, fault=None)
 
     @asynccontextmanager
     async def folders(self, os_build: str = "os-1") -> Any:
@@ -57,7 +59,7 @@ class Bench:
 
 def end(worker: Any, reason: FaultReason = "stopped") -> None:
     worker.fault = WorkerFault(reason, "over")
-    worker.closed.set()
+    worker.gone.set()
 
 
 @pytest.fixture
@@ -109,6 +111,43 @@ async def test_a_worker_has_its_folder_alone_and_finds_it_again_itself(bench: Be
         while await folders.of(other, bench.model) is None:
             await anyio.lowlevel.checkpoint()
         end(other)
+
+
+async def test_a_model_that_leaves_a_process_others_go_on_using_takes_its_folder_along(bench: Bench) -> None:
+    """Two lanes of the model in one process: the folder is free with the last, and what it holds is recorded."""
+    one = bench.worker()
+    two, again, other = bench.worker(), bench.worker(), bench.worker()
+    two.pid = again.pid = one.pid
+    digest = bench.model.model_sha256
+    async with bench.folders() as folders:
+        folder = await bench.lent(folders, one)
+        (folder / "a").write_bytes(b"program")
+        assert await bench.lent(folders, two) == folder
+        one.gone.set()
+        await anyio.wait_all_tasks_blocked()
+        assert await folders.of(other, bench.model) is None
+        bench.cache.unpin(digest)
+        two.gone.set()
+        await anyio.wait_all_tasks_blocked()
+        # Loaded again while it is still recorded: the same folder, with what is in it.
+        assert await bench.lent(folders, again) == folder
+        assert [path.name for path in folder.iterdir()] == ["a"]
+        again.gone.set()
+        await until(lambda: not folders._lent)
+        # Nothing reads it any more.
+        assert [each.verdict for each in bench.cache.collect(now_ms=0, grace_ms=0)] == [Mark(0, 0)]
+
+
+async def test_a_host_that_ends_before_the_model_left_records_nothing(bench: Bench) -> None:
+    async with anyio.create_task_group() as tasks:
+        folders = PackageFolders(bench.cache.claim_derived, tasks, os_build="os-1")
+        (await bench.lent(folders, bench.worker()) / "half").write_bytes(b"pro")
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    async with bench.folders() as later:
+        next_one = bench.worker()
+        assert not list((await bench.lent(later, next_one)).iterdir())
+        end(next_one)
 
 
 async def test_files_outside_the_cache_and_a_cache_that_fails_give_no_folder(bench: Bench) -> None:
