@@ -26,8 +26,15 @@ _BARE = frozenset({token.NEWLINE, token.INDENT, token.DEDENT})
 #: What a family computes with beside its backend's operations, and what finds a tensor's bytes in its file.
 _CONTRACT_SOURCES = ("rope_table.py", "tensor_ops.py")
 _FILE_SOURCES = ("safetensors_header.py", "shard_index.py")
-#: Modules of the engine that decide no bits: names, words of refusals, checks; and the reference, which is a backend.
-_ENGINE_ASIDE = ("kernel_revision", "reference_backend", "reference_plugin", "row_refusal", "self_check")
+#: Modules of the engine that decide no bits: names, sizes, words of refusals, checks; and the reference, which is a backend.
+_ENGINE_ASIDE = (
+    "checkpoint_shapes",
+    "kernel_revision",
+    "reference_backend",
+    "reference_plugin",
+    "row_refusal",
+    "self_check",
+)
 
 Token = tuple[str, str]
 

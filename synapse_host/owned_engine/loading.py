@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from synapse_host.hookspecs import DType, LoadSpec, PluginError, Pooling, Progress, Task
 from synapse_host.model_files.shard_index import MAX_INDEX_BYTES, read_shard_index
+from synapse_host.owned_engine.checkpoint_shapes import checkpoint_shapes
 from synapse_host.owned_engine.decoder import DecodingBackend, OwnedDecoder
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.executables import GraphBackend
@@ -44,16 +45,22 @@ class WayOut:
     normalize: bool
 
 
+#: Refuses, with ``MemoryError``, a model too large for the device, by the shapes of its tensors.
+RoomCheck: TypeAlias = Callable[[CheckpointWeights, ModelSettings, WayOut], None]
+
+
 def load_engine(
     spec: LoadSpec,
     dtypes: Sequence[DType],
     make_backend: BackendFactory,
     progress: Progress,
     ladder: LadderFactory | None = None,
+    require_room: RoomCheck | None = None,
 ) -> OwnedEngine:
     """Open the checkpoint, make the graphs of short rows and run one row of one token.
 
-    ``ladder`` makes the padded lengths from the lane's max_tokens, for backends whose shapes are few.
+    ``ladder`` makes the padded lengths from the lane's max_tokens, for backends whose shapes are few. ``require_room``
+    is asked before a tensor is read.
 
     Raises:
         PluginError: operation_mismatch, model_unsupported, config_invalid, artifact_invalid, oom or load_failed.
@@ -62,6 +69,8 @@ def load_engine(
     settings = _settings(spec, dtypes, _ENGINE_TASKS)
     way_out = way_out_of(spec)
     with _typed_refusals(spec):
+        if require_room is not None:
+            require_room(checkpoint_shapes(spec), settings, way_out)
         lengths = None if ladder is None else ladder(settings.max_tokens)
         engine = OwnedEngine(make_backend(_weights(spec), settings), settings, lengths)
         engine.warm_up(way_out.pooling, way_out.normalize, progress)

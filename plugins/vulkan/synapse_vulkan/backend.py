@@ -11,21 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from synapse_host.hookspecs import PluginError
-from synapse_host.ops.tensor_ops import Batch
 from synapse_host.owned_engine.engine import ModelSettings
 from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey, ReportingExecutable
 from synapse_host.owned_engine.shape_policy import ROW_COUNTS, TOKEN_BUDGET
 from synapse_host.owned_engine.weights import CheckpointWeights
 from synapse_vulkan.arena import aligned, arena_size, plan
-from synapse_vulkan.attention_shape import shape_for
 from synapse_vulkan.device import Buffer
 from synapse_vulkan.device_facts import DeviceFacts
 from synapse_vulkan.opening import open_runtime
-from synapse_vulkan.recording import WORD, Outside, OutsideName, Recording, contiguous
+from synapse_vulkan.recording import WORD, OutsideName, Recording
 from synapse_vulkan.recordings import Recordings
 from synapse_vulkan.replay import Places, Region, Replay
 from synapse_vulkan.runtime import Runtime
-from synapse_vulkan.vulkan_ops import VulkanOps
+from synapse_vulkan.segment_recording import record_segment
 from synapse_vulkan.weight_memory import WeightMemory
 
 Int32: TypeAlias = npt.NDArray[np.int32]
@@ -61,31 +59,19 @@ class VulkanBackend:
         """Run the family's code over operations that record, and make what it left ready to be replayed."""
         assert key.shape is not None, "an executable here has one shape"
         texts, positions = key.shape
-        recording = Recording()
-        attention = shape_for(self._device.facts.kind)
-        ops = VulkanOps(self.weights, recording, self._runtime.products, attention)
+        recorded = record_segment(key, build, self.weights, self._runtime)
+        recording, made = recorded.recording, recorded.made
         outside: dict[OutsideName, Region] = self._inputs()
-        hidden = None
-        if not key.segment.has_stem:
-            hidden = contiguous(Outside("hidden"), texts, positions, key.width)
-        batch = Batch(
-            contiguous(Outside("ids"), texts, positions, 1),
-            contiguous(Outside("counts"), texts, 1, 1),
-            kinds=contiguous(Outside("kinds"), texts, positions, 1) if key.kinds else None,
-        )
-        made = build(ops, batch, hidden)
-        if key.segment.has_head:
+        if not recorded.leaves_hidden:
             outside["result"] = self._memory("result", WORD * made.texts * made.width)
-        else:
-            made = ops.hand_over(made)
-        if hidden is not None or not key.segment.has_head:
+        if recorded.takes_hidden or recorded.leaves_hidden:
             outside["hidden"] = self._memory("hidden", WORD * texts * positions * key.width)
         check_sizes(recording, self._device.facts, positions)
         layout = plan(recording.lives())
         arena = self._memory("arena", layout.size)[0]
         places = Places(arena, layout, outside)
         replay = Replay(self._device, self._runtime.kernels, recording, places, self._runtime.pace)
-        return Recorded(replay, outside, made.width if key.segment.has_head else None)
+        return Recorded(replay, outside, None if recorded.leaves_hidden else made.width)
 
     def between_segments(self) -> None:
         """Arenas are shared by every executable, so nothing is held to give back."""

@@ -13,6 +13,8 @@ from synapse_vulkan.memory_types import MemoryType, read_memories
 
 #: Nanoseconds one wait for a fence may take before it is asked again; a device that hangs is the driver's to reset.
 _WAIT_NS = 1_000_000_000
+#: The mask of a buffer that may lie in memory of any type.
+_ANY_TYPE = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ class Device:
     def host_buffer(self, size: int) -> Buffer:
         """``size`` bytes that the host sees mapped and the device reads and writes over its bus."""
         return self._buffer(size, self._memories.for_host)
+
+    def room(self) -> int:
+        """Bytes of the heaps that ``device_buffer`` takes from, less what is taken of them here."""
+        heaps = {kind.heap for kind in self._memories.for_device(_ANY_TYPE)}
+        return sum(self._memories.heaps[heap] - self._taken[heap] for heap in heaps)
 
     def free(self, buffer: Buffer) -> None:
         """Destroy the buffer and free its memory; a view of ``mapped`` must not be used afterwards."""

@@ -6,6 +6,7 @@ Importing this module costs nothing; each hook imports what it needs.
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 ENGINE = "owned-vulkan"
 #: The modules of this plugin that decide no bits. Among the others is the index, which names every kernel's digest.
-_ASIDE = ("device_facts", "drivers", "evidence", "instance", "loss", "pace", "single_ops")
+_ASIDE = ("device_facts", "drivers", "evidence", "instance", "loss", "pace", "single_ops", "sizing")
 #: f16 stores matrices in half the memory; everything is computed in float32 either way.
 DTYPES: tuple[DType, ...] = ("f32", "f16")
 #: Smallest cosine to the reference a vector may have, by activation type; held by the plugin's tests.
@@ -76,11 +77,13 @@ def synapse_load(spec: LoadSpec, progress: Progress, settings: BackendSettings) 
     from synapse_vulkan.backend import closed_on_failure
     from synapse_vulkan.loss import device_loss_typed
     from synapse_vulkan.opening import open_runtime, require_permission
+    from synapse_vulkan.sizing import require_room
 
     with device_loss_typed():
-        require_permission(open_runtime(), software=_software_allowed(settings))
+        runtime = open_runtime()
+        require_permission(runtime, software=_software_allowed(settings))
         with closed_on_failure() as backends:
-            return load_engine(spec, DTYPES, backends.make, progress)
+            return load_engine(spec, DTYPES, backends.make, progress, require_room=partial(require_room, runtime))
 
 
 @hookimpl

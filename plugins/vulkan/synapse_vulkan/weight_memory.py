@@ -104,9 +104,9 @@ class WeightMemory:
         """``entry`` [rows, width] as an operand of its own."""
         key = ("rows", entry.name)
         if key not in self._made:
-            array = entry.to_float32()
+            array = self._numbers(entry)
             rows, width = array.shape
-            filled = _filled(array, (rows, padded(width, 4)))
+            filled = self._filled(array, (rows, padded(width, 4)))
             self._made[key] = StoredRows(self.put(filled), rows, width, filled.shape[1])
         found: StoredRows = self._made[key]
         return found
@@ -115,8 +115,8 @@ class WeightMemory:
         """``entry`` [width], filled up so that kernels may read it four numbers at a time."""
         key = ("vector", entry.name)
         if key not in self._made:
-            array = entry.to_float32()
-            self._made[key] = self.put(_filled(array, (padded(array.shape[0], COLUMN_STEP),)))
+            array = self._numbers(entry)
+            self._made[key] = self.put(self._filled(array, (padded(array.shape[0], COLUMN_STEP),)))
         found: Stored = self._made[key]
         return found
 
@@ -133,12 +133,12 @@ class WeightMemory:
         self._source.close()
 
     def _put_matrix(self, entry: StoredTensor, rows: Sequence[int] | None) -> StoredMatrix:
-        array = entry.to_float32()
+        array = self._numbers(entry)
         if rows is not None:
             array = array[list(rows)]
         columns, depth = array.shape
         wide = padded(columns, COLUMN_STEP)
-        filled = _filled(array.T, (padded(depth, DEPTH_STEP), wide))
+        filled = self._filled(array.T, (padded(depth, DEPTH_STEP), wide))
         most = 4 * self._device.facts.limits.texels
         if filled.size > most:
             raise DeviceMemoryFull(
@@ -148,7 +148,7 @@ class WeightMemory:
         return StoredMatrix(self.put(self._stored_form(entry, filled), texels=True), columns, depth, wide // 4)
 
     def _put_table(self, entry: StoredTensor) -> StoredTable:
-        array = entry.to_float32()
+        array = self._numbers(entry)
         rows, width = array.shape
         limits, stride = self._device.facts.limits, padded(width, 4)
         item = 2 if self.half else 4
@@ -156,9 +156,19 @@ class WeightMemory:
         parts = []
         for first in range(0, rows, part_rows):
             part = array[first : first + part_rows]
-            filled = _filled(part, (len(part), stride))
+            filled = self._filled(part, (len(part), stride))
             parts.append(self.put(self._stored_form(entry, filled), texels=True))
         return StoredTable(tuple(parts), part_rows, rows, width, stride)
+
+    def _numbers(self, entry: StoredTensor) -> Float32:
+        return entry.to_float32()
+
+    def _filled(self, array: Float32, shape: tuple[int, ...]) -> Float32:
+        if array.shape == shape:
+            return np.ascontiguousarray(array)
+        filled = np.zeros(shape, dtype=np.float32)
+        filled[tuple(slice(size) for size in array.shape)] = array
+        return filled
 
     def _stored_form(self, entry: StoredTensor, array: Float32) -> npt.NDArray[Any]:
         if not self.half:
@@ -186,12 +196,15 @@ class WeightMemory:
         needed = aligned(size)
         if needed > self._room:
             block_bytes = min(BLOCK_BYTES, self._device.facts.limits.allocation_bytes)
-            self._blocks.append(self._device.device_buffer(max(needed, block_bytes)))
+            self._blocks.append(self._new_block(max(needed, block_bytes)))
             self._room = self._blocks[-1].size
         block = self._blocks[-1]
         offset = block.size - self._room
         self._room -= needed
         return block, offset
+
+    def _new_block(self, size: int) -> Buffer:
+        return self._device.device_buffer(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +234,3 @@ class DeviceWeight:
     def vector(self) -> Stored:
         """For norms and biases."""
         return self.memory.vector(self.entry)
-
-
-def _filled(array: Float32, shape: tuple[int, ...]) -> Float32:
-    if array.shape == shape:
-        return np.ascontiguousarray(array)
-    filled = np.zeros(shape, dtype=np.float32)
-    filled[tuple(slice(size) for size in array.shape)] = array
-    return filled
