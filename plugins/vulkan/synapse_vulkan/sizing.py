@@ -32,9 +32,9 @@ def require_room(runtime: Runtime, shapes: CheckpointWeights, settings: ModelSet
     """
     needed, room = weight_bytes(runtime, shapes, settings, way_out), runtime.device.room()
     if needed > room:
-        half = "" if settings.dtype == "f16" else "; dtype f16 takes about half"
+        half = "" if settings.dtype == "f16" else " (about half in f16)"
         raise DeviceMemoryFull(
-            f"its weights take {needed >> 20} MB in {settings.dtype}{half}, and {runtime.device.facts.name!r} has "
+            f"its weights take {needed >> 20} MB in {settings.dtype}{half} and {runtime.device.facts.name!r} has "
             f"{room >> 20} MB left of {runtime.device.facts.memory_mb} MB"
         )
 

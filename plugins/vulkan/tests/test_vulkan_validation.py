@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synapse_vulkan import backend as backend_module
+from synapse_vulkan import segment_recording
 from synapse_vulkan.attention_shape import DEVICE_SHAPE
 from synapse_vulkan.backend import VulkanBackend
 from synapse_vulkan.binding import open_binding
@@ -145,7 +145,7 @@ def test_what_a_gpu_gets_runs_clean_and_comes_close(
     """Products and attention staged in shared memory, which no software device would be given."""
     write_model(tmp_path, MODELS["modernbert"])
     wanted = run_model(watch.runtime, tmp_path, 400, "mean")
-    monkeypatch.setattr(backend_module, "shape_for", lambda kind: DEVICE_SHAPE)
+    monkeypatch.setattr(segment_recording, "shape_for", lambda kind: DEVICE_SHAPE)
     monkeypatch.setattr(watch.runtime, "products", Products.only(VARIANTS[-1]))
     found = run_model(watch.runtime, tmp_path, 400, "mean")
     assert np.abs(found - wanted).max() <= END_TO_END["f32"].max_abs_error
