@@ -26,6 +26,7 @@ ASIDE = {
     "ops.reference_activations": "the interpreter of programs, which stands in where there is no Neural Engine",
     "ops.shape_rules": "refuses shapes that do not fit",
     "ops.weight_source": "refuses tensors that do not fit",
+    "owned_engine.checkpoint_shapes": "shapes without numbers",
     "owned_engine.kernel_revision": "makes the revision",
     "owned_engine.row_refusal": "words of a refusal",
 }
