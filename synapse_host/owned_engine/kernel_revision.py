@@ -26,7 +26,7 @@ _BARE = frozenset({token.NEWLINE, token.INDENT, token.DEDENT})
 #: What a family computes with beside its backend's operations, and what finds a tensor's bytes in its file.
 _CONTRACT_SOURCES = ("rope_table.py", "tensor_ops.py")
 _FILE_SOURCES = ("safetensors_header.py", "shard_index.py")
-#: Modules of the engine that decide no bits: names, sizes, words of refusals, checks; and the reference, which is a backend.
+#: Modules of the engine that decide no bits: names, sizes, refusals, checks; the reference is a backend itself.
 _ENGINE_ASIDE = (
     "checkpoint_shapes",
     "kernel_revision",
