@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,14 @@ from typing import Any
 Row = Mapping[str, Any]
 
 
-class PartOver(Exception):
-    """A part's time is spent."""
+#: Exit status of a run that was stopped from outside its parts.
+STOPPED = 3
+#: Seconds after which a part is told once more that its time is spent, should the first telling have got lost.
+_AGAIN = 5.0
+
+
+class PartOver(BaseException):
+    """A part's time is spent; no exception, so that nobody takes it for one that a part may go on after."""
 
 
 class Evidence:
@@ -53,6 +61,14 @@ class Evidence:
         _replace(self.path, json.dumps(found, indent=1, default=str) + "\n")
         _replace(self.path.with_suffix(".md"), self.page())
 
+    def failures(self) -> list[str]:
+        """What makes the run a failed one: a disagreement, an error of ours, or agreement that was not shown whole."""
+        ours = [(part, row) for part, rows in self.parts.items() if part != "transformers" for row in rows]
+        wrong = [f"{part}: {dict(row)}" for part, row in ours if "error" in row or row.get("agrees") is False]
+        cut = [note for note in self.notes if not note.startswith("transformers ")]
+        missing = [] if self.parts.get("agreement") else ["agreement: nothing was compared"]
+        return [*wrong, *cut, *missing]
+
     def page(self) -> str:
         """The findings for people."""
         lines = [f"# CUDA on {self.device.get('name', 'an unknown device')}", ""]
@@ -71,19 +87,41 @@ def part_of(evidence: Evidence, name: str, seconds: float) -> Iterator[None]:
     """A part that ends in time, or is cut off, and whose failure does not end the run."""
 
     def ring(number: int, frame: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
         raise PartOver
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
     try:
         yield
     except PartOver:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         evidence.note(f"{name} was cut off after its {seconds:.0f} s")
     except Exception as failure:  # the next part may still say something
         evidence.note(f"{name} ended with {type(failure).__name__}: {failure}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def watched(evidence: Evidence, seconds: float, end: Callable[[int], object] = os._exit) -> Iterator[None]:
+    """Ends the process after ``seconds``, with what was found on disk, whatever the device is doing.
+
+    A part is cut off between two steps of Python; a kernel that never ends is one step.
+    """
+
+    def stop() -> None:
+        evidence.note(f"the run did not end by itself and was stopped after {seconds:.0f} s")
+        end(STOPPED)
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _table(rows: list[Row]) -> list[str]:

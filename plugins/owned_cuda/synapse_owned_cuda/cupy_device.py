@@ -21,6 +21,8 @@ class CupyDevice:
     def __init__(self, place: int = 0) -> None:
         self._cupy: Any = importlib.import_module("cupy")
         self._cupy.cuda.Device(place).use()
+        self._pool: Any = self._cupy.get_default_memory_pool()
+        self._cupy.cuda.set_allocator(self._allocated)
         module = self._cupy.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("--std=c++17",))
         self._kernels = {name: module.get_function(name) for name in ENTRY_POINTS}
 
@@ -42,15 +44,29 @@ class CupyDevice:
         return self._cupy.asnumpy(array)
 
     def free_memory(self) -> int:
+        # What an earlier model left in the pool is nobody's, and the driver counts it as taken.
+        self._pool.free_all_blocks()
         free, _ = self._cupy.cuda.runtime.memGetInfo()
         return int(free)
 
     def limit_memory(self, size: int) -> None:
         # CuPy's OutOfMemoryError is a MemoryError, which the worker answers as oom.
-        self._cupy.get_default_memory_pool().set_limit(size=size)
+        self._pool.set_limit(size=size)
 
     def wait(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()
+
+    def _allocated(self, size: int) -> Any:
+        """Memory for an array, of the pool.
+
+        What the pool keeps for later counts against its limit, and it gives none of that back when the limit is met:
+        rows of ever new lengths would end a lane that has room (CuPy 14, ``SingleDeviceMemoryPool``).
+        """
+        try:
+            return self._pool.malloc(size)
+        except MemoryError:
+            self._pool.free_all_blocks()
+            return self._pool.malloc(size)
 
 
 def _passed(argument: Argument) -> Any:

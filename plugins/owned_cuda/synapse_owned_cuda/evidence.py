@@ -19,11 +19,13 @@ PLATFORMS = ("linux", "win32")
 #: Oldest driver API, 12.4 as CUDA writes it, and oldest compute capability (wire contract, ``owned_cuda_unsupported``).
 REQUIRED_DRIVER_API = 12040
 REQUIRED_CAPABILITY = (7, 5)
+#: First release of CuPy whose names, launches and pool the plugin was written to.
+REQUIRED_CUPY = 14
 #: A device that stands in for a real one because a developer said so.
 _STAND_IN = "set by cuda.driver_api and cuda.compute_capability"
 #: Said beside the verdict of every machine that may run it.
 NEVER_RUN = "no GPU had run this backend when this version was made; certify a model before you trust it"
-_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)")
+_CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def read_machine(settings: BackendSettings) -> Machine:
     """Ask the driver, or take the developer's pair of settings in its place; one of the pair alone counts for nothing.
 
     Raises:
-        ValueError: a setting of the pair is not a number of its form; the message names it.
+        ValueError: a setting of the pair is not a number of its form; the message names that one.
 
     """
     stand_in, cupy = _stand_in(settings), cupy_version()
@@ -69,6 +71,15 @@ def cupy_version() -> str | None:
         return None
 
 
+def probe(settings: BackendSettings) -> CapabilityEvidence:
+    """Read the machine and judge it; a setting nobody can read refuses the backend and is no fault of the plugin."""
+    try:
+        return judge(read_machine(settings))
+    except ValueError as wrong:
+        observed = _observed(Machine(sys.platform, DriverFacts(loaded=False), cupy=cupy_version()))
+        return CapabilityEvidence("refused", _REQUIRED, observed, "worker_missing", "probe_failed", str(wrong))
+
+
 def judge(machine: Machine) -> CapabilityEvidence:
     """Hold the facts against the floor; the first that fails is the reason (reading 3)."""
     observed = _observed(machine)
@@ -84,6 +95,7 @@ _REQUIRED: Mapping[str, Any] = {
     "platform": list(PLATFORMS),
     "driver_api": REQUIRED_DRIVER_API,
     "compute_capability": {"major": REQUIRED_CAPABILITY[0], "minor": REQUIRED_CAPABILITY[1]},
+    "cupy": f">={REQUIRED_CUPY}",
 }
 Refusal = tuple[RefusalReason, str, str]
 
@@ -100,7 +112,8 @@ def _judge_driver(machine: Machine) -> Refusal | None:
     if not driver.loaded:
         message = "no NVIDIA driver is installed (its library cannot be loaded); install one, or use another backend"
         return "device_missing", "cuda_no_driver", message
-    if 0 < driver.api < REQUIRED_DRIVER_API:
+    # A driver that failed before it said its version is broken and not old.
+    if driver.api < REQUIRED_DRIVER_API and (driver.fault is None or driver.api > 0):
         message = f"the driver's API {driver.api} is older than {REQUIRED_DRIVER_API} (CUDA 12.4); update the driver"
         return "device_below_floor", "cuda_driver_too_old", message
     if driver.fault is not None:
@@ -124,17 +137,20 @@ def _judge_device(machine: Machine) -> Refusal | None:
 
 
 def _judge_runtime(machine: Machine) -> Refusal | None:
-    if machine.cupy is not None:
-        return None
-    message = "CuPy for CUDA 12 is not installed; install it with: pip install 'synapse-host[cuda]'"
-    return "worker_missing", "cuda_runtime_missing", message
+    install = "install it with: pip install 'synapse-host[cuda]'"
+    if machine.cupy is None:
+        return "worker_missing", "cuda_runtime_missing", f"CuPy for CUDA 12 is not installed; {install}"
+    release = machine.cupy.partition(".")[0]
+    if not release.isdecimal() or int(release) < REQUIRED_CUPY:
+        return "worker_missing", "cuda_runtime_too_old", f"CuPy {machine.cupy} is older than {REQUIRED_CUPY}; {install}"
+    return None
 
 
 def _observed(machine: Machine) -> dict[str, Any]:
     gpu = machine.gpu
     return {
         "platform": machine.platform,
-        "driver_api": machine.driver.api or None,
+        "driver_api": None if not machine.driver.loaded else machine.driver.api,
         "compute_capability": None if gpu is None else {"major": gpu.major, "minor": gpu.minor},
         "device": None if gpu is None else gpu.name,
         "memory_mb": None if gpu is None else gpu.memory_mb,
@@ -148,6 +164,8 @@ def _stand_in(settings: BackendSettings) -> DriverFacts | None:
     if not (api and capability):
         return None
     found = _CAPABILITY.fullmatch(capability)
-    if not (api.isascii() and api.isdigit()) or found is None:
-        raise ValueError(f"cuda.driver_api {api!r} with cuda.compute_capability {capability!r}; write 12040 and 7.5")
+    if not (api.isascii() and api.isdigit()):
+        raise ValueError(f"cuda.driver_api {api!r} is no whole number such as 12040; correct it")
+    if found is None:
+        raise ValueError(f"cuda.compute_capability {capability!r} is not of the form 7.5; correct it")
     return DriverFacts(True, int(api), (Gpu(_STAND_IN, 0, int(found[1]), int(found[2])),))

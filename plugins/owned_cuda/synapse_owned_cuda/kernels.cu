@@ -8,7 +8,7 @@
  * Row kernels take four features at a time where the width is a multiple of four (8 or 16 bytes a thread), else one.
  *
  * The file includes nothing, so that NVIDIA's runtime compiler needs no headers and a C++ compiler can take the same text:
- * outside CUDA a shim defines what is device-specific: HALF_TO_FLOAT, FLOAT_TO_HALF and MULTIPLY_16_8_16.
+ * outside CUDA a shim defines what is device-specific: HALF_TO_FLOAT, FLOAT_TO_HALF, MMA_16_8_16 and MMA_16_8_8.
  */
 
 struct Half { unsigned short bits; };
@@ -24,26 +24,39 @@ __device__ inline unsigned short float_to_half(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
-/* c [16, 8] += a [16, 16] * b [16, 8] by the warp's tensor cores, float sums of half products. Lane l holds, with
- * g = l / 4 and p = l % 4 * 2: of a rows g and g + 8 at features p, p + 1, then the same rows 8 features on; of b column g
- * at rows p, p + 1, then 8 rows on; of c rows g and g + 8 at columns p, p + 1 (PTX ISA, mma.m16n8k16). Turing multiplies 8
- * features at once, with the same fragments in two parts. */
-__device__ inline void multiply_16_8_16(float (&c)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+/* The products of a warp's tensor cores: c [16, 8] += a [16, 16] * b [16, 8], and the same of 8 features. */
+__device__ inline void mma_16_8_16(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int a2, unsigned int a3,
+                                   unsigned int b0, unsigned int b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b1));
-#endif
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ inline void mma_16_8_8(float (&c)[4], unsigned int a0, unsigned int a1, unsigned int b0) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b0));
 }
 #define HALF_TO_FLOAT(bits) half_to_float(bits)
 #define FLOAT_TO_HALF(x) float_to_half(x)
-#define MULTIPLY_16_8_16 multiply_16_8_16
+#define MMA_16_8_16 mma_16_8_16
+#define MMA_16_8_8 mma_16_8_8
+#if __CUDA_ARCH__ < 800
+#define EIGHT_AT_ONCE /* Turing's tensor cores */
 #endif
+#endif
+
+/* c [16, 8] += a [16, 16] * b [16, 8] of a warp, float sums of half products. Lane l holds, with g = l / 4 and p = l % 4 * 2:
+ * of a rows g and g + 8 at features p, p + 1, then the same rows 8 features on; of b column g at rows p, p + 1, then 8 rows
+ * on; of c rows g and g + 8 at columns p, p + 1 (PTX ISA, fragments of mma.m16n8k16 and mma.m16n8k8). */
+__device__ inline void multiply(float (&c)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1) {
+#ifdef EIGHT_AT_ONCE
+    MMA_16_8_8(c, a[0], a[1], b0);
+    MMA_16_8_8(c, a[2], a[3], b1);
+#else
+    MMA_16_8_16(c, a[0], a[1], a[2], a[3], b0, b1);
+#endif
+}
 
 __device__ inline float load(const float *p, int i) { return p[i]; }
 __device__ inline float load(const Half *p, int i) { return HALF_TO_FLOAT(p[i].bits); }
@@ -447,7 +460,7 @@ __device__ inline void attention(Half *out, const Half *q, const Half *k, const 
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
                 const unsigned int *key = (const unsigned int *)(keys + (column * 8 + group) * PITCH + step * 16 + pair);
-                MULTIPLY_16_8_16(scores[column], queries[step], key[0], key[4]);
+                multiply(scores[column], queries[step], key[0], key[4]);
             }
 #pragma unroll
             for (int part = 0; part < 4; part++) {
@@ -487,7 +500,7 @@ __device__ inline void attention(Half *out, const Half *q, const Half *k, const 
             for (int column = 0; column < D / 8; column++) {
                 const unsigned short *value = values + (step * 16 + pair) * PITCH + column * 8 + group;
                 unsigned int near = joined(value[0], value[PITCH]), far = joined(value[8 * PITCH], value[9 * PITCH]);
-                MULTIPLY_16_8_16(sums[column], weights, near, far);
+                multiply(sums[column], weights, near, far);
             }
         }
     }

@@ -74,9 +74,9 @@ def synapse_describe() -> BackendDescription:
 @hookimpl
 def synapse_probe_capability(settings: BackendSettings) -> CapabilityEvidence:
     """Hold driver, device and CuPy against the floor; the driver alone is asked."""
-    from synapse_owned_cuda.evidence import judge, read_machine
+    from synapse_owned_cuda import evidence
 
-    return judge(read_machine(settings))
+    return evidence.probe(settings)
 
 
 @hookimpl

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from synapse_owned_cuda.cpu_shim.launching import build_launcher
 
 from synapse_host.testing.conformance.suite import ConformanceSuite
 from synapse_host.testing.fake_distributions import install_backend
@@ -48,9 +48,9 @@ plugin._open_device = open_stand_in
 
 
 @pytest.fixture(scope="module", autouse=True)
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def stand_in(launcher: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The plugin under another name, installed for this process and its children."""
-    site, launcher = tmp_path_factory.mktemp("site"), build_launcher(tmp_path_factory.mktemp("launcher"))
+    site = tmp_path_factory.mktemp("site")
     install_backend(site, "cuda-stand-in", STAND_IN.replace("LAUNCHER", str(launcher)))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))

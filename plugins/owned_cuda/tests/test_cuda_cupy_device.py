@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from synapse_owned_cuda import plugin
-from synapse_owned_cuda.cpu_shim.launching import CpuDevice, build_launcher
+from synapse_owned_cuda.cpu_shim.launching import CpuDevice
 from synapse_owned_cuda.cupy_device import CupyDevice
 from synapse_owned_cuda.driver import Gpu
 from synapse_owned_cuda.evidence import best_place
@@ -33,6 +33,8 @@ class FakeCupy(ModuleType):
         self.asked: list[tuple[str, Any]] = []
         self.cpu = cpu
         self.cuda = self
+        self.allocator: Any = None
+        self.full: list[MemoryError] = []
 
     # --- cupy ---
     @staticmethod
@@ -44,6 +46,17 @@ class FakeCupy(ModuleType):
 
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
         self.asked.append(("limit", size))
+
+    def set_allocator(self, allocator: Any) -> None:
+        self.allocator = allocator
+
+    def malloc(self, size: int) -> int:
+        if self.full:
+            raise self.full.pop()
+        return size
+
+    def free_all_blocks(self) -> None:
+        self.asked.append(("given back", None))
 
     def RawModule(self, code: str, *, options: tuple[str, ...]) -> FakeCupy:  # noqa: N802
         self.asked.append(("options", options))
@@ -94,8 +107,8 @@ def read(argument: Any) -> Any:
 
 
 @pytest.fixture
-def cupy(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
-    with CpuDevice(build_launcher(tmp_path_factory.mktemp("launcher"))) as cpu:
+def cupy(launcher: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
+    with CpuDevice(launcher) as cpu:
         made = FakeCupy(cpu)
         monkeypatch.setitem(sys.modules, "cupy", made)
         yield made
@@ -119,6 +132,20 @@ def test_it_takes_the_device_it_is_given_and_waits_for_its_stream(cupy: FakeCupy
     device.wait()
     assert cupy.asked == [("device", 3), ("options", ("--std=c++17",)), ("wait", None)]
     assert device.free_memory() == 6 * 2**30
+    assert cupy.asked[-1] == ("given back", None)
+
+
+def test_a_pool_at_its_limit_gives_back_what_it_kept_before_a_lane_is_told(cupy: FakeCupy) -> None:
+    """CuPy's own refuses although nothing but kept blocks stands in the way."""
+    CupyDevice()
+    assert cupy.allocator(512) == 512
+    cupy.asked.clear()
+    cupy.full = [MemoryError("kept")]
+    assert cupy.allocator(1024) == 1024
+    assert cupy.asked == [("given back", None)]
+    cupy.full = [MemoryError("used"), MemoryError("kept")]
+    with pytest.raises(MemoryError, match="used"):
+        cupy.allocator(1024)
 
 
 def test_the_best_device_is_the_first_of_the_highest_capability() -> None:

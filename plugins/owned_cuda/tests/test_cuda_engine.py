@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from synapse_owned_cuda import cuda_ops, plugin
-from synapse_owned_cuda.cpu_shim.launching import CpuDevice, build_launcher
+from synapse_owned_cuda.cpu_shim.launching import CpuDevice
 from synapse_owned_cuda.cpu_shim.numpy_device import NumpyDevice
 from synapse_owned_cuda.handles import Heads
 from synapse_owned_cuda.single_ops import SingleOps
@@ -36,8 +36,8 @@ RERANK = {"operation": "rerank", "pair_separator": str(SEPARATOR)}
 
 
 @pytest.fixture(scope="module")
-def cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuDevice]:
-    with CpuDevice(build_launcher(tmp_path_factory.mktemp("launcher")), order=1) as opened:
+def cpu(launcher: Path) -> Iterator[CpuDevice]:
+    with CpuDevice(launcher, order=1) as opened:
         yield opened
 
 

@@ -36,6 +36,8 @@ DRIVERS: dict[str, tuple[dict[str, int | None], str, str | None, str | None, str
         "cuda_driver_too_old",
         "update the driver",
     ),
+    "driver of no version": ({"API": 0}, "refused", "device_below_floor", "cuda_driver_too_old", "API 0 is older"),
+    "driver of a negative version": ({"API": -1}, "refused", "device_below_floor", "cuda_driver_too_old", "API -1"),
     "old card": (
         {"MAJOR": 7, "MINOR": 0},
         "refused",
@@ -80,7 +82,7 @@ def fake(tmp_path: Path) -> Fake:
 def test_a_driver_is_judged_by_what_it_answers(name: str, fake: Fake) -> None:
     answers, status, reason, detail, word = DRIVERS[name]
     driver = read_driver(str(fake(**answers) / "libcuda.so.1"))
-    found = check_evidence(judge(Machine("linux", driver, cupy="13.6.0")), "cuda")
+    found = check_evidence(judge(Machine("linux", driver, cupy="14.2.0")), "cuda")
     assert (found.status, found.reason, found.reason_detail) == (status, reason, detail)
     assert word in str(found.message)
     assert set(found.required) <= set(found.observed)
@@ -88,7 +90,7 @@ def test_a_driver_is_judged_by_what_it_answers(name: str, fake: Fake) -> None:
 
 def test_the_evidence_is_that_of_the_contract(fake: Fake) -> None:
     driver = read_driver(str(fake(API=12080, MAJOR=8, MINOR=9) / "libcuda.so.1"))
-    observed = judge(Machine("linux", driver, cupy="13.6.0")).observed
+    observed = judge(Machine("linux", driver, cupy="14.2.0")).observed
     assert observed == {
         "platform": "linux",
         "driver_api": 12080,
@@ -96,7 +98,7 @@ def test_the_evidence_is_that_of_the_contract(fake: Fake) -> None:
         "device": "Fake GPU 0",
         "memory_mb": 24 * 1024,
         "devices": 1,
-        "cupy": "13.6.0",
+        "cupy": "14.2.0",
     }
 
 
@@ -117,7 +119,7 @@ def test_a_machine_without_cupy_is_refused_last() -> None:
 
 
 def test_the_pair_of_settings_stands_in_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "cupy_version", lambda: "13.6.0")
+    monkeypatch.setattr(evidence, "cupy_version", lambda: "14.2.0")
     machine = read_machine({"driver_api": "12050", "compute_capability": "8.6"})
     assert machine.gpu is not None
     assert (machine.driver.api, machine.gpu.major, machine.gpu.minor) == (12050, 8, 6)
@@ -136,10 +138,31 @@ def test_one_of_the_pair_counts_for_nothing(half: dict[str, str], monkeypatch: p
     assert read_machine(half).driver is real
 
 
-@pytest.mark.parametrize("pair", [("twelve", "8.6"), ("12050", "8"), ("12050", "8.6.1"), ("-1", "8.6")])
-def test_a_pair_that_is_no_number_is_refused_by_name(pair: tuple[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"cuda\.driver_api"):
-        read_machine({"driver_api": pair[0], "compute_capability": pair[1]})
+@pytest.mark.parametrize(
+    ("api", "capability", "wrong"),
+    [
+        ("twelve", "8.6", "driver_api 'twelve'"),
+        ("-1", "8.6", "driver_api '-1'"),
+        ("12050", "8", "compute_capability '8'"),
+        ("12050", "8.6.1", "compute_capability '8.6.1'"),
+        ("12050", "٧.٥", "compute_capability '٧.٥'"),  # noqa: RUF001
+    ],
+)
+def test_a_setting_that_is_no_number_refuses_by_its_name_alone(api: str, capability: str, wrong: str) -> None:
+    found = check_evidence(evidence.probe({"driver_api": api, "compute_capability": capability}), "cuda")
+    assert (found.status, found.reason, found.reason_detail) == ("refused", "worker_missing", "probe_failed")
+    assert str(found.message).startswith(f"cuda.{wrong}")
+    assert str(found.message).count("cuda.") == 1
+
+
+@pytest.mark.parametrize(
+    ("cupy", "detail"),
+    [(old, "cuda_runtime_too_old") for old in ("13.6.0", "0.1", "x")] + [("14.0.0rc1", None)],
+)
+def test_an_old_cupy_is_refused_with_both_versions(cupy: str, detail: str | None) -> None:
+    found = judge(Machine("linux", DriverFacts(True, 12080, (Gpu("new", 8192, 9, 0),)), cupy=cupy))
+    assert found.reason_detail == detail
+    assert detail is None or f"CuPy {cupy} is older than 14" in str(found.message)
 
 
 def test_the_pair_comes_from_the_environment_through_the_host(tmp_path: Path) -> None:

@@ -265,14 +265,9 @@ CASES: dict[str, Callable[[Bench], None]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_launcher(tmp_path_factory.mktemp("launcher"))
-
-
 @pytest.fixture
-def device(program: Path) -> Iterator[CpuDevice]:
-    with CpuDevice(program) as opened:
+def device(launcher: Path) -> Iterator[CpuDevice]:
+    with CpuDevice(launcher) as opened:
         yield opened
 
 
@@ -283,8 +278,8 @@ def test_every_kernel_has_a_case() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_kernel_computes_what_the_reference_does(kernel: str, dtype: DType, order: int, program: Path) -> None:
-    with CpuDevice(program, order) as device:
+def test_a_kernel_computes_what_the_reference_does(kernel: str, dtype: DType, order: int, launcher: Path) -> None:
+    with CpuDevice(launcher, order) as device:
         CASES[kernel](Bench(device, dtype))
 
 

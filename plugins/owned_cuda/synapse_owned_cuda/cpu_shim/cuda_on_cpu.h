@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #ifndef __x86_64__
 #include <ucontext.h>
 #endif
@@ -211,32 +212,39 @@ inline float __shfl_xor_sync(unsigned, float x, int lane_mask) {
     return cpu::fibres[self ^ lane_mask].given[slot];
 }
 
-/* Of lanes that hold a fragment: half `part` of word `word`. */
 namespace cpu {
+
+/* Half `part` of word `word` of what a lane holds. */
 inline float held(int lane, int slot, int word, int part) {
     return float_of_half((uint16_t)(fibres[lane].fragments[slot][word] >> 16 * part));
 }
-} // namespace cpu
 
-/* c [16, 8] += a [16, 16] * b [16, 8] of a warp: each lane gives its fragments, waits for the others', and sums the four
- * products it holds, in the order of the features. */
-inline void multiply_16_8_16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    cpu::Fibre &mine = cpu::fibres[cpu::running];
-    int self = cpu::running, lane = self % cpu::LANES, base = self - lane, slot = mine.round++ & 1;
-    uint32_t given[6] = {a[0], a[1], a[2], a[3], b0, b1};
-    std::copy(given, given + 6, mine.fragments[slot]);
-    cpu::wait(cpu::AT_WARP);
+/* c [16, 8] += a [16, FEATURES] * b [FEATURES, 8] of a warp: each lane gives its words, those of a before those of b, waits
+ * for the others', and sums the four products it holds, in the order of the features. */
+template <int FEATURES> inline void product_of_warp(float (&c)[4], std::initializer_list<uint32_t> given) {
+    Fibre &mine = fibres[running];
+    int lane = running % LANES, base = running - lane, slot = mine.round++ & 1;
+    std::copy(given.begin(), given.end(), mine.fragments[slot]);
+    wait(AT_WARP);
     for (int part = 0; part < 4; part++) {
         int row = lane / 4 + part / 2 * 8, column = lane % 4 * 2 + part % 2;
-        for (int feature = 0; feature < 16; feature++) {
+        for (int feature = 0; feature < FEATURES; feature++) {
             int pair = feature % 8 / 2, far = feature / 8;
-            float left = cpu::held(base + row % 8 * 4 + pair, slot, row / 8 + 2 * far, feature % 2);
-            float right = cpu::held(base + column * 4 + pair, slot, 4 + far, feature % 2);
+            float left = held(base + row % 8 * 4 + pair, slot, row / 8 + 2 * far, feature % 2);
+            float right = held(base + column * 4 + pair, slot, FEATURES / 4 + far, feature % 2);
             c[part] += left * right;
         }
     }
 }
 
-#define MULTIPLY_16_8_16 multiply_16_8_16
+} // namespace cpu
+
+inline void mma_16_8_16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    cpu::product_of_warp<16>(c, {a0, a1, a2, a3, b0, b1});
+}
+inline void mma_16_8_8(float (&c)[4], unsigned a0, unsigned a1, unsigned b0) { cpu::product_of_warp<8>(c, {a0, a1, b0}); }
+
+#define MMA_16_8_16 mma_16_8_16
+#define MMA_16_8_8 mma_16_8_8
 #define HALF_TO_FLOAT(bits) cpu::float_of_half(bits)
 #define FLOAT_TO_HALF(x) cpu::half_of_float(x)

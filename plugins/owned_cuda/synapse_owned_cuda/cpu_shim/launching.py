@@ -30,17 +30,19 @@ class LaunchFailed(RuntimeError):
     """The launch did not end well; the message is what the launcher or the sanitizer said."""
 
 
-def build_launcher(folder: Path, source: Path = SOURCE) -> Path:
+def build_launcher(
+    folder: Path, source: Path = SOURCE, entry_points: Sequence[str] = ENTRY_POINTS, level: str = "-O1"
+) -> Path:
     """Compile ``source`` and the launcher below ``folder``; raises ``LaunchFailed`` with the compiler's words."""
     program, table = folder / "launcher", folder / "entries.h"
-    entries = " ".join(f"ENTRY({name})" for name in ENTRY_POINTS)
+    entries = " ".join(f"ENTRY({name})" for name in entry_points)
     table.write_text(f"#define ENTRIES {entries}\n", encoding="utf-8")
     main = folder / "main.cpp"
     parts = (_HERE / "cuda_on_cpu.h", source, table, _HERE / "launcher.cpp")
     main.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
     flags = [
         "-std=c++17",
-        "-O1",
+        level,
         "-g",
         "-fsanitize=address",
         "-fno-omit-frame-pointer",
