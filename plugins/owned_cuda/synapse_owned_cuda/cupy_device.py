@@ -14,6 +14,9 @@ import numpy as np
 from synapse_owned_cuda.device import Argument, Array
 from synapse_owned_cuda.kernel_table import ENTRY_POINTS, SOURCE
 
+#: ``CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`` of cublasMath_t: parts of a sum of halves are joined in float32.
+_SUMS_STAY_WIDE = 16
+
 
 class CupyDevice:
     """Device ``place`` of the driver's order, from now on this thread's; ``RuntimeError`` when CuPy cannot use it."""
@@ -23,6 +26,8 @@ class CupyDevice:
         self._cupy.cuda.Device(place).use()
         self._pool: Any = self._cupy.get_default_memory_pool()
         self._cupy.cuda.set_allocator(self._allocated)
+        libraries: Any = importlib.import_module("cupy_backends.cuda.libs")
+        libraries.cublas.setMathMode(self._cupy.cuda.get_cublas_handle(), _SUMS_STAY_WIDE)
         module = self._cupy.RawModule(code=SOURCE.read_text(encoding="utf-8"), options=("--std=c++17",))
         self._kernels = {name: module.get_function(name) for name in ENTRY_POINTS}
 
@@ -34,7 +39,7 @@ class CupyDevice:
         self._kernels[kernel]((*grid, 1, 1)[:3], (block, 1, 1), tuple(map(_passed, arguments)))
 
     def product(self, x: Array, w: Array) -> Array:
-        # cuBLAS accumulates float16 in float32, and CuPy leaves TF32 off unless the environment asks for it.
+        # By cublasGemmEx, float16 accumulated in float32; CuPy leaves TF32 off unless the environment asks for it.
         return self._cupy.matmul(x, w.T)
 
     def to_device(self, array: Any) -> Array:

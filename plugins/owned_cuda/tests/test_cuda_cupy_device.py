@@ -47,6 +47,12 @@ class FakeCupy(ModuleType):
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
         self.asked.append(("limit", size))
 
+    def get_cublas_handle(self) -> int:
+        return 77
+
+    def setMathMode(self, handle: int, mode: int) -> None:  # noqa: N802
+        self.asked.append(("math", (handle, mode)))
+
     def set_allocator(self, allocator: Any) -> None:
         self.allocator = allocator
 
@@ -111,6 +117,9 @@ def cupy(launcher: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
     with CpuDevice(launcher) as cpu:
         made = FakeCupy(cpu)
         monkeypatch.setitem(sys.modules, "cupy", made)
+        for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        sys.modules["cupy_backends.cuda.libs"].cublas = made  # type: ignore[attr-defined]
         yield made
 
 
@@ -130,7 +139,8 @@ def test_a_model_runs_through_it_as_on_the_reference(cupy: FakeCupy, tmp_path: P
 def test_it_takes_the_device_it_is_given_and_waits_for_its_stream(cupy: FakeCupy) -> None:
     device = CupyDevice(3)
     device.wait()
-    assert cupy.asked == [("device", 3), ("options", ("--std=c++17",)), ("wait", None)]
+    wanted = [("device", 3), ("math", (77, 16)), ("options", ("--std=c++17",)), ("wait", None)]
+    assert cupy.asked == wanted
     assert device.free_memory() == 6 * 2**30
     assert cupy.asked[-1] == ("given back", None)
 
