@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +43,8 @@ def job_status(job: JobRow, held_up_by: SynapseError | None = None) -> dict[str,
         "pages_available": job.page_count,
         "job_module_generation": job.module_generation,
     }
+    if job.part_of is not None:
+        status["part_of"] = job.part_of
     if job.state == JobState.DONE:
         status["page_count"] = job.page_count
     if job.state == JobState.PAUSED:
@@ -92,14 +93,13 @@ def read_excerpt(session: Session, job_id: str, cursor: PageCursor, max_bytes: i
 
 
 def open_under(session: Session, request_key: str) -> list[JobRow]:
-    """The open jobs of a key and of its numbered parts, the newest first.
+    """The open jobs of a key and those that were handed in as parts of its work, the newest first.
 
     Raises:
         InvalidRequest: no job has or had this key.
 
     """
-    of_key = re.compile(re.escape(request_key) + r"(/[0-9]{4,})?", re.ASCII)
-    jobs = [job for job in job_store.open_jobs(session) if of_key.fullmatch(job.request_key)]
+    jobs = [job for job in job_store.open_jobs(session) if request_key in (job.request_key, job.part_of)]
     if not jobs and not job_store.is_known_key(session, request_key):
         raise InvalidRequest(
             f"no job has the request_key {request_key!r} or is a part of it; it is unknown, or its results were kept "

@@ -175,7 +175,7 @@ class JobLedger:
         return await self._store.read(lambda session: job_store.job_by_id(session, job_id))
 
     async def open_under(self, request_key: str) -> list[JobRow]:
-        """The open jobs of a key and of its numbered parts (reading 14), the newest first.
+        """The open jobs of a key and of the parts of its work (reading 14), the newest first.
 
         Raises:
             InvalidRequest: no job has or had this key.

@@ -22,9 +22,8 @@ def job_by_key(session: Session, request_key: str) -> JobRow | None:
 
 
 def is_known_key(session: Session, request_key: str) -> bool:
-    """Whether a job has this request key or one that begins with it and a slash."""
-    begins = col(JobRow.request_key).startswith(f"{request_key}/", autoescape=True)
-    found = select(JobRow.job_pk).where(or_(col(JobRow.request_key) == request_key, begins))
+    """Whether a job has this request key or is a part of its work."""
+    found = select(JobRow.job_pk).where(or_(col(JobRow.request_key) == request_key, col(JobRow.part_of) == request_key))
     return session.exec(found.limit(1)).first() is not None
 
 
