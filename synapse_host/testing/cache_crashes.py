@@ -1,9 +1,10 @@
 """Kills a process at every durable step of the model cache and looks at what is left. Run as a program.
 
-    python -m synapse_host.testing.cache_crashes DIRECTORY ROUNDS
+    python -m synapse_host.testing.cache_crashes DIRECTORY TIMES
 
-Every call that changes the disk is a step: once it is killed right before, once right after. The last line printed is a
-JSON object: deaths by step, each step named by the operation it belongs to.
+Every call that changes the disk is a step: once it is killed right before, once right after. Each kind of step is died
+at ``TIMES`` times, spread over where it occurs; with ``TIMES`` 0 every single step is. The last line printed is a JSON
+object: deaths by kind of step, each named by the operation it belongs to.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 from synapse_host.cache.blob_cache import BlobCache
-from synapse_host.testing.sudden_death import CACHE_STEPS, Deaths, dying, one_life
+from synapse_host.testing.sudden_death import CACHE_STEPS, Deaths, Life, dying, one_life
 
 _STEPS = (*CACHE_STEPS, (os, "mkdir"), (os, "unlink"), (os, "rmdir"))
 _TOOLCHAIN = {"engine": "maker", "version": "1"}
@@ -29,8 +29,8 @@ _PACKAGES = ("first", "second")
 _KEPT = b"content a living host keeps " * 50
 
 
-def _content(name: str, number: int) -> bytes:
-    return f"{name} {number} ".encode() * (100 + number)
+def _content(name: str) -> bytes:
+    return f"{name} ".encode() * 100
 
 
 def _put(cache: BlobCache, content: bytes) -> str:
@@ -54,8 +54,8 @@ def _files(folder: Path, package: str) -> list[tuple[Path, bytes]]:
     return [(folder / package / name, f"{package} {name} ".encode() * 99) for name in ("code", "weights/all")]
 
 
-def _operations(cache: BlobCache, number: int) -> list[tuple[str, Callable[[], object]]]:
-    fresh, doomed, damaged = (_content(name, number) for name in ("fresh", "doomed", "damaged"))
+def _operations(cache: BlobCache) -> list[tuple[str, Callable[[], object]]]:
+    fresh, doomed, damaged = (_content(name) for name in ("fresh", "doomed", "damaged"))
     doomed_digest, damaged_digest = (hashlib.sha256(content).hexdigest() for content in (doomed, damaged))
     return [
         ("make", lambda: _make(cache, doomed_digest, "first")),
@@ -71,29 +71,29 @@ def _operations(cache: BlobCache, number: int) -> list[tuple[str, Callable[[], o
     ]
 
 
-def _prepared(root: Path, number: int) -> None:
+def _prepared(root: Path) -> None:
     """What is there before: content another host pins, content nobody does, and content that is damaged."""
     shutil.rmtree(root, ignore_errors=True)
     keeper, dying = BlobCache.open(root, "keeper"), BlobCache.open(root, "dying")
     _put(keeper, _KEPT)
-    dying.unpin(_put(dying, _content("doomed", number)))
-    damaged = _put(dying, _content("damaged", number))
+    dying.unpin(_put(dying, _content("doomed")))
+    damaged = _put(dying, _content("damaged"))
     dying.path(damaged).write_bytes(b"\0" * dying.path(damaged).stat().st_size)
 
 
-def _live(root: Path, number: int, deaths: Deaths) -> None:
+def _live(root: Path, deaths: Deaths) -> None:
     cache = BlobCache.open(root, "dying")
     with dying(deaths, _STEPS):
-        for name, operation in _operations(cache, number):
+        for name, operation in _operations(cache):
             deaths.operation = name
             operation()
             deaths.done(name)
 
 
-def _check(root: Path, number: int, finished: list[str]) -> None:
+def _check(root: Path, finished: list[str]) -> None:
     """Nothing half is visible, nothing wanted is gone, nothing unwanted outlives two collections."""
     cache = BlobCache.open(root, "keeper")
-    fresh, damaged = (hashlib.sha256(_content(name, number)).hexdigest() for name in ("fresh", "damaged"))
+    fresh, damaged = (hashlib.sha256(_content(name)).hexdigest() for name in ("fresh", "damaged"))
     for path in cache.layout.blobs.iterdir():
         if path.name != damaged:
             assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name, f"{path.name} is half there"
@@ -105,7 +105,7 @@ def _check(root: Path, number: int, finished: list[str]) -> None:
     for digest in wanted:
         with cache.lease(digest):
             assert cache.verify(digest), f"{digest} was there and is gone"
-    _check_made(cache, hashlib.sha256(_content("doomed", number)).hexdigest(), finished)
+    _check_made(cache, hashlib.sha256(_content("doomed")).hexdigest(), finished)
     for digest in cache.layout.digests():
         cache.unpin(digest, "dying")
     for now_ms in (100, 200, 300):
@@ -132,19 +132,33 @@ def _check_made(cache: BlobCache, source: str, finished: list[str]) -> None:
         assert set(found) >= set(known) or "mark" in finished, f"{known} were made, {found} are left"
 
 
-def main(root: Path, rounds: int) -> None:
-    """Die at every step of every operation, ``rounds`` times over."""
+def _spread(steps: Sequence[str], times: int) -> Iterator[int]:
+    """The steps to die at, counted from 1: ``times`` of each kind spread over where it occurs, or all of them."""
+    if not times:
+        yield from range(1, len(steps) + 1)
+        return
+    places: dict[str, list[int]] = {}
+    for number, step in enumerate(steps, start=1):
+        places.setdefault(step, []).append(number)
+    for found in places.values():
+        yield from (found[turn * len(found) // times] for turn in range(times))
+
+
+def main(root: Path, times: int) -> None:
+    """Die at every kind of step of every operation, ``times`` times over."""
+
+    def life(at: int | None) -> Life:
+        _prepared(root)
+        lived = one_life(at, partial(_live, root))
+        _check(root, lived.finished)
+        return lived
+
+    steps = life(None).steps
     deaths: Counter[str] = Counter()
-    for number in range(rounds):
-        died: str | None = ""
-        for at in count(1):
-            if died is None:
-                break
-            _prepared(root, number)
-            life = one_life(at, partial(_live, root, number))
-            _check(root, number, life.finished)
-            died = life.died
-            deaths[died or "lived"] += 1
+    for at in _spread(steps, times):
+        died = life(at).died
+        assert died == steps[at - 1], f"step {at} of {len(steps)} was {died}, not {steps[at - 1]}"
+        deaths[died] += 1
     sys.stdout.write(json.dumps(deaths) + "\n")
 
 

@@ -15,7 +15,7 @@ from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.certification.gates import Gates
 from synapse_host.certification.ledger import Certification
 from synapse_host.certification.probe import ProbeSetting, probe_lane
-from synapse_host.hookspecs import DType, Task
+from synapse_host.hookspecs import CheckNumbers, DType, Task
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.load_request import LoadRequest
@@ -28,6 +28,8 @@ from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.tokenization.pairs import LaneTokenizer
 
 StartWorker = Callable[[RegisteredModel], Awaitable[Worker]]
+#: The reference's check of itself, computed by the first probe of this process, as by the first in the life of a host.
+_REFERENCE_CHECKS: list[CheckNumbers] = []
 
 
 async def probe_outcome(
@@ -82,7 +84,7 @@ async def probed_lane(
             return read_tokenizer(model)
 
         lane = Lane(model, LaneRuntime(start, tokenizer, DeviceTurns(), tasks, time.monotonic))
-        yield lane, ProbeSetting(start, Gates(0.999, 0.9), 0, "test", 1, lambda: 0)
+        yield lane, ProbeSetting(start, Gates(0.999, 0.9), 0, "test", 1, lambda: 0, _REFERENCE_CHECKS)
         await lane.close()
         tasks.cancel_scope.cancel()
 
