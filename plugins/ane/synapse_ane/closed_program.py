@@ -6,7 +6,7 @@ integers are left to the processor for it: that is the price of a package anybod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from synapse_host.hookspecs import Pooling, Task
 from synapse_host.model_files.compiled_package import IDS, KINDS, MASK
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.ops.weight_source import WeightSource
-from synapse_host.owned_engine.family_table import Family
+from synapse_host.owned_engine.family_table import Family, FamilyConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,32 @@ class ClosedOps(ProgramOps):
         return mb.expand_dims(x=mb.transpose(x=rows, perm=[0, 2, 1]), axes=[2])
 
 
-def record_whole(model: WholeModel, weights: WeightSource, length: int) -> RecordedProgram:
-    """The program of rows of ``length`` positions, [1, n] out: a vector, or what a score is read from.
+def checked(model: WholeModel, longest: int) -> tuple[FamilyConfig, Callable[..., Any]]:
+    """The config and the way out of ``model``, which must hold rows of ``longest`` positions.
 
     Raises:
-        ValueError: a tensor is missing, of another shape, or not within half precision; the family does not rerank.
+        ValueError: it does not, its family does not rerank, or config.json lacks something.
 
     """
     family = model.family
     config = family.config(model.config, pooling=model.pooling, normalize=model.normalize)
-    if length > config.positions:
-        raise ValueError(f"rows of {length} positions pass the {config.positions} of the model; ask for shorter ones")
+    if longest > config.positions:
+        raise ValueError(f"rows of {longest} positions pass the {config.positions} of the model; ask for shorter ones")
     head = family.head if model.task == "embed" else family.score
     if head is None:
         raise ValueError(f"a model of family {family.name} does not rerank")
+    return config, head
+
+
+def record_whole(model: WholeModel, weights: WeightSource, length: int) -> RecordedProgram:
+    """The program of rows of ``length`` positions, [1, n] out: a vector, or what a score is read from.
+
+    Raises:
+        ValueError: as ``checked``, or a tensor is missing, of another shape, or not within half precision.
+
+    """
+    family = model.family
+    config, head = checked(model, length)
     kinds = model.kinds and model.task == "rerank" and family.segmented
     program = Program()
     names = (IDS, MASK, KINDS) if kinds else (IDS, MASK)

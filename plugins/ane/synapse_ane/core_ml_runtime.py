@@ -155,5 +155,5 @@ def _function(functions: Mapping[str, Any], name: str | None, package: str) -> A
 def only_output(outputs: Arrays, name: str) -> npt.NDArray[Any]:
     """The output called ``name``; raises ``RuntimeError`` naming what came instead."""
     if name not in outputs:
-        raise RuntimeError(f"the program gave {', '.join(sorted(outputs)) or 'nothing'} and not {name!r}")
+        raise RuntimeError(f"the program gave {sorted(outputs)!a:.200} and not {name!r}")
     return np.asarray(outputs[name])

@@ -39,30 +39,40 @@ class InterpretedProgram:
 class InterpretedRuntime:
     """What Core ML does, in numpy and in the order the program was written."""
 
+    def __init__(self) -> None:
+        #: Functions of packages by folder, which keeps its number when it is renamed, and the time it was made.
+        self._read: dict[tuple[int, int], dict[str, Any]] = {}
+
     def compile(self, package: Path, compiled: Path) -> None:
         if compiled.exists():
             raise RuntimeError(f"{compiled} is there already; remove it")
-        functions = interpreted.open_package(package)
         shutil.copytree(package, compiled / _PACKAGE)
+        functions = self._functions(compiled)
         described = [_schema(function) for function in functions.values()]
         (compiled / "metadata.json").write_text(json.dumps(described), encoding="utf-8")
 
     def load(self, compiled: Path, function: str | None) -> LoadedProgram:
-        return InterpretedProgram(_function(compiled, function))
+        return InterpretedProgram(self._function(compiled, function))
 
     def placement(self, compiled: Path, function: str | None) -> Placement:
-        return placement_rules.estimate(_function(compiled, function))
+        return placement_rules.estimate(self._function(compiled, function))
 
+    def _function(self, compiled: Path, name: str | None) -> Any:
+        if not (compiled / _PACKAGE).is_dir():
+            raise RuntimeError(f"{compiled.name} was compiled by Core ML, which only a Mac can open")
+        functions = self._functions(compiled)
+        if name is None and len(functions) == 1:
+            return next(iter(functions.values()))
+        if name not in functions:
+            raise RuntimeError(f"{compiled.name} has {', '.join(sorted(functions))} and no {name!r}")
+        return functions[name]
 
-def _function(compiled: Path, name: str | None) -> Any:
-    if not (compiled / _PACKAGE).is_dir():
-        raise RuntimeError(f"{compiled.name} was compiled by Core ML, which only a Mac can open")
-    functions = interpreted.open_package(compiled / _PACKAGE)
-    if name is None and len(functions) == 1:
-        return next(iter(functions.values()))
-    if name not in functions:
-        raise RuntimeError(f"{compiled.name} has {', '.join(sorted(functions))} and no {name!r}")
-    return functions[name]
+    def _functions(self, compiled: Path) -> dict[str, Any]:
+        facts = (compiled / _PACKAGE).stat()
+        key = (facts.st_ino, facts.st_mtime_ns)
+        if key not in self._read:
+            self._read[key] = interpreted.open_package(compiled / _PACKAGE)
+        return self._read[key]
 
 
 def _schema(function: Any) -> dict[str, Any]:

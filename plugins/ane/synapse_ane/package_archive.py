@@ -20,6 +20,7 @@ from typing import IO
 
 from synapse_host.hookspecs import PluginError
 from synapse_host.model_files.compiled_package import (
+    METHODS,
     MOST_FILES,
     SUFFIX,
     PackageFault,
@@ -30,8 +31,6 @@ from synapse_host.model_files.compiled_package import (
 _COPY_BYTES = 1 << 20
 #: Folders in folders; a compiled model has two.
 _DEEPEST = 16
-#: Other methods want as much memory as the archive says.
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 #: What a disk says of a name, not of itself.
 _OF_NAMES = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
@@ -147,7 +146,7 @@ def _checked_parts(member: zipfile.ZipInfo, name: str) -> tuple[str, ...]:
         raise _invalid(f"{name} holds {spelled!r:.200}, which leads outside of its folder")
     if len(path.parts) > _DEEPEST:
         raise _invalid(f"{name} holds {spelled!r:.200}, {len(path.parts)} folders deep")
-    if member.compress_type not in _METHODS:
+    if member.compress_type not in METHODS:
         raise _invalid(f"{name} holds {spelled!r:.200}, packed by method {member.compress_type}")
     return path.parts
 

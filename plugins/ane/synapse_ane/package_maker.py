@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from synapse_ane.closed_program import WholeModel, record_whole
+from synapse_ane.closed_program import WholeModel, checked, record_whole
 from synapse_ane.core_ml_runtime import COMPILED_SUFFIX, CoreMLRuntime
 from synapse_ane.device import Device
+from synapse_ane.evidence import judge, read_machine
 from synapse_ane.program import MAIN, save_package
 from synapse_host.hookspecs import Pooling, Task
 from synapse_host.model_files.architectures import FAMILY_OF_MODEL_TYPE
@@ -50,6 +51,7 @@ def make_set(
         RuntimeError: Core ML does not compile here.
 
     """
+    checked(model, max(lengths))
     output.mkdir(parents=True, exist_ok=True)
     return [_made(model, weights, length, output, runtime) for length in lengths]
 
@@ -89,11 +91,19 @@ def make_set_of(
     normalize: bool = True,
     kinds: bool = False,
 ) -> list[MadePackage]:
-    """``make_set`` of the checkpoint in ``directory``; raises ``ValueError`` also for a config.json of no family."""
+    """``make_set`` of the checkpoint in ``directory``.
+
+    Raises:
+        ValueError: as ``make_set``, and for a config.json of no family.
+        OSError: a file is not there or cannot be written.
+        RuntimeError: as ``make_set``.
+
+    """
     config = json.loads((directory / "config.json").read_text("utf-8"))
     family = FAMILY_OF_MODEL_TYPE.get(config.get("model_type"))
     if family is None:
-        raise ValueError(f"{directory}: model_type {config.get('model_type')!r} is of no family")
+        known = ", ".join(sorted(FAMILY_OF_MODEL_TYPE))
+        raise ValueError(f"{directory}: model_type {config.get('model_type')!r} is of no family; known: {known}")
     model = WholeModel(family_named(family), config, task, pooling, normalize, kinds)
     file = directory / "model.safetensors"
     descriptor = os.open(file, os.O_RDONLY)
@@ -109,8 +119,23 @@ def make_set_of(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the set and print what ``files`` of model.load wants: names beside ``path``, with their digests."""
-    options = _parser().parse_args(arguments)
-    made = make_set_of(
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    # Before minutes of work that could not be compiled.
+    refusal = None if options.interpreted else judge(read_machine()).message
+    if refusal is not None:
+        parser.error(f"{refusal}; for a set that only the interpreter runs, say --interpreted")
+    try:
+        made = _made_as_asked(options)
+    except (ValueError, OSError, RuntimeError) as refused:
+        parser.error(str(refused))
+    listed = [{"url": each.path.name, "sha256": each.sha256} for each in made]
+    sys.stdout.write(json.dumps({"model": listed[0], "extra": listed[1:]}, indent=2) + "\n")
+    return 0
+
+
+def _made_as_asked(options: argparse.Namespace) -> list[MadePackage]:
+    return make_set_of(
         options.model,
         options.output,
         options.lengths,
@@ -120,9 +145,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         normalize=not options.raw,
         kinds=options.kinds,
     )
-    listed = [{"url": each.path.name, "sha256": each.sha256} for each in made]
-    sys.stdout.write(json.dumps({"model": listed[0], "extra": listed[1:]}, indent=2) + "\n")
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -141,10 +163,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    lengths = tuple(int(part) for part in text.split(","))
-    if min(lengths) < 1 or len(set(lengths)) != len(lengths):
-        raise ValueError("lengths are positive and different")
-    return lengths
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts) or len(set(parts)) != len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of positive, different lengths, such as 128,256,512")
+    return tuple(map(int, parts))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,9 @@ class ReadyPackage:
         pooled, whole = found.ndim == 2, found.ndim == 3 and found.shape[1] == length
         if len(found) != 1 or not (pooled or whole):
             raise RuntimeError(f"it gave {name!r} {list(found.shape)} for one row of {length} positions")
+        told = self.package.shape.output_shape
+        if told and found.shape != told:
+            raise RuntimeError(f"it gave {name!r} {list(found.shape)} and says of itself that it gives {list(told)}")
         numbers: Float32 = found[0] if pooled else found[0, :tokens]
         return numbers
 

@@ -27,6 +27,23 @@ OUTPUT = "output"
 #: What a look-up may be by: token ids, or which text of a pair a token belongs to.
 IDS, KINDS = "ids", "kinds"
 MAIN = "main"
+#: The converter's passes that change anything in a program recorded here. The others look for what other front ends
+#: write, and take half of the time of a conversion; one of them, fuse_elementwise_to_batchnorm, makes a norm of half
+#: precision with a mean of float32 and fails.
+PASSES = frozenset(
+    {
+        "common::cast_optimization",
+        "common::const_deduplication",
+        "common::const_elimination",
+        "common::dead_code_elimination",
+        "common::guard_negative_gather_indices",
+        "common::merge_consecutive_reshapes",
+        "common::noop_elimination",
+        "common::remove_redundant_ops",
+        "common::topological_reorder",
+        "nn_backend::handle_unused_inputs",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +89,13 @@ def record(build: Build, weights: WeightSource, shape: SegmentShape, *, max_toke
     return RecordedProgram(program, gathered)
 
 
-def convert(recorded: RecordedProgram) -> Any:
-    """The program as Core ML will get it: every type kept as it was recorded."""
+def convert(recorded: RecordedProgram, name: str = MAIN) -> Any:
+    """The program as Core ML will get it, its function called ``name``: every type kept as it was recorded."""
+    program = recorded.program
+    (function,) = program.functions.values()
+    program.functions = {name: function}
+    program.default_function_name = name
+    program.export_as_multifunction = name != MAIN
     with _silence():
         return ct.convert(
             recorded.program,
@@ -86,9 +108,8 @@ def convert(recorded: RecordedProgram) -> Any:
 
 
 def _passes() -> Any:
-    """The converter's own passes but one, which makes a norm of half precision with a mean of float32 and fails."""
     passes = ct.PassPipeline()
-    passes.remove_passes({"common::fuse_elementwise_to_batchnorm"})
+    passes.remove_passes({name for name in passes.passes if name not in PASSES})
     return passes
 
 
@@ -102,9 +123,10 @@ def save_package(programs: Mapping[str, RecordedProgram], path: Path, *, onto: P
     if not programs:
         raise ValueError(f"{path.name} would hold no program; give it at least one shape")
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as building, _silence():
-        if onto is None and [*programs] == [MAIN]:
-            whole = str(Path(building) / path.name)
-            convert(programs[MAIN]).save(whole)
+        whole = str(Path(building) / path.name)
+        if onto is None and len(programs) == 1:
+            ((name, recorded),) = programs.items()
+            convert(recorded, name).save(whole)
             Path(whole).rename(path)
             return
         descriptor = ct.utils.MultiFunctionDescriptor()
@@ -115,7 +137,6 @@ def save_package(programs: Mapping[str, RecordedProgram], path: Path, *, onto: P
         for name in functions_of(onto) if onto else ():
             descriptor.add_function(str(onto), src_function_name=name, target_function_name=name)
         descriptor.default_function_name = next(iter(programs))
-        whole = str(Path(building) / path.name)
         ct.utils.save_multifunction(descriptor, whole)
         Path(whole).rename(path)
 

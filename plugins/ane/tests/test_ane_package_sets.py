@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -167,6 +168,56 @@ def test_a_package_is_described_without_being_unpacked() -> None:
 def test_what_describes_nothing_is_refused(raw: bytes, said: str) -> None:
     with pytest.raises(PackageFault, match=said):
         read_package_shape(io.BytesIO(raw))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"inputs": ("input_\ud800ids",)}, r"takes 'input_\\ud800ids'; a package"),
+        ({"inputs": ("a\0\x1b[31m",)}, r"takes 'a\\x00\\x1b\[31m'; a package"),
+        ({"inputs": tuple(f"{i:04}" + "x" * 150 for i in range(3000))}, r"x and 2992 more; a package"),
+        ({"length": 999_999_999}, r"\[1, 999999999\], and a row has at most 131072 positions"),
+        ({"length": 131_073}, "at most 131072"),
+    ],
+)
+def test_names_and_lengths_of_a_stranger_are_told_in_few_printable_words(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(PackageFault, match=said) as refused:
+        read_package_shape(io.BytesIO(archive(described(**changes))))
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 800
+    assert read_package_shape(io.BytesIO(package(131_072))).length == 131_072
+
+
+def test_a_description_packed_in_a_rare_way_is_not_read() -> None:
+    for method in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+        data = io.BytesIO()
+        with zipfile.ZipFile(data, "w", method) as packed:
+            packed.writestr("m.mlmodelc/metadata.json", json.dumps(described()))
+        raw = bytearray(data.getvalue())
+        raw[60:64] = b"\xff" * 4
+        with pytest.raises(PackageFault, match=f"packed by method {method}"):
+            read_package_shape(io.BytesIO(bytes(raw)))
+
+
+def lying_about_its_list(files: int, *, larger: bool) -> bytes:
+    """An archive of ``files`` empty files whose end says that it is one; ``larger`` puts a zip64 end before that."""
+    name = b"a"
+    entry = struct.pack("<4sHHHHHHIIIHHHHHII", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, len(name), 0, 0, 0, 0, 0, 0)
+    listed = (entry + name) * files
+    end = b""
+    if larger:
+        end = struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, files, files, len(listed), 0)
+        end += struct.pack("<4sIQI", b"PK\6\7", 0, len(listed), 1)
+    return listed + end + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 1, 1, 0 if larger else len(listed), 0, 0)
+
+
+def test_a_list_of_too_many_files_is_counted_and_not_believed() -> None:
+    assert len(zipfile.ZipFile(io.BytesIO(lying_about_its_list(12_000, larger=False))).infolist()) == 12_000
+    with pytest.raises(PackageFault, match="lists 12000 files"):
+        read_package_shape(io.BytesIO(lying_about_its_list(12_000, larger=False)))
+    assert len(zipfile.ZipFile(io.BytesIO(lying_about_its_list(12_000, larger=True))).infolist()) == 12_000
+    with pytest.raises(PackageFault, match="zip the package without zip64"):
+        read_package_shape(io.BytesIO(lying_about_its_list(12_000, larger=True)))
 
 
 def test_a_long_description_is_not_read() -> None:

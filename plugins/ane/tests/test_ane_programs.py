@@ -7,10 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synapse_ane import attention_program
+from synapse_ane import attention_program, program
 from synapse_ane.attention_program import Sight, tiles
+from synapse_ane.closed_program import WholeModel, record_whole
 from synapse_ane.interpreted import open_package
-from synapse_ane.program import RecordedProgram, SegmentShape, function_name, functions_of, record, save_package
+from synapse_ane.mil import ct
+from synapse_ane.program import (
+    RecordedProgram,
+    SegmentShape,
+    convert,
+    function_name,
+    functions_of,
+    record,
+    save_package,
+)
 from synapse_ane.program_inputs import count_inputs, looked_up
 
 from synapse_host.owned_engine.executables import Build
@@ -74,8 +84,8 @@ def test_queries_of_long_rows_are_cut_and_see_all_they_may() -> None:
 
 
 def test_no_operation_of_a_long_program_passes_what_the_engine_takes_and_no_mask_is_square() -> None:
-    program = recorded(8192).program
-    for operation in program.functions["main"].operations:
+    long = recorded(8192).program
+    for operation in long.functions["main"].operations:
         for output in operation.outputs:
             shape = output.shape
             assert all(size <= 16384 for size in shape), (operation.name, shape)
@@ -99,6 +109,23 @@ def test_programs_of_one_package_share_their_weights(tmp_path: Path) -> None:
     assert size(tmp_path / "one.mlpackage") > 0.8 * shared
     # A second shape brings the angles and masks of its own length, and no weight again.
     assert grown < 0.5 * shared
+
+
+def test_the_passes_that_are_left_out_would_have_changed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def everything() -> Any:
+        passes = ct.PassPipeline()
+        passes.remove_passes({"common::fuse_elementwise_to_batchnorm"})
+        return passes
+
+    model = TinyModernBert(45, 20, 2, 2, 26, 97, 8192, span=128)
+    whole = WholeModel(FAMILIES["modernbert"], model.config(), "embed")
+    made: list[list[bytes]] = []
+    for passes in (program._passes, everything):
+        monkeypatch.setattr(program, "_passes", passes)
+        programs = [recorded(600, model=model), record_whole(whole, Weights(model.tensors()), 300)]
+        made.append([convert(each).get_spec().mlProgram.SerializeToString(deterministic=True) for each in programs])
+    assert len(everything().passes) > 2 * len(program.PASSES)
+    assert made[0] == made[1]
 
 
 def test_a_weight_past_half_precision_is_refused_by_name() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synapse_ane import coreml_plugin, package_maker, plugin
+from synapse_ane import coreml_plugin, package_maker
+from synapse_ane.evidence import read_machine
 from synapse_ane.interpreted_runtime import InterpretedRuntime
 from synapse_ane.package_maker import MadePackage, make_set_of
 
@@ -103,22 +106,38 @@ def test_vectors_are_those_of_the_checkpoint_and_of_the_row_alone(home: Path, ti
             [coreml_plugin.synapse_embed(model, batch_of([row]), ignore_progress)[0] for row in rows[::-1]]
         )
         raw = coreml_plugin.synapse_embed(model, batch_of(rows[:2], normalize=False), ignore_progress)
-    with loaded_model(plugin, home / "tiny", dtype="f16", max_tokens=128, settings=INTERPRETED) as direct:
-        wanted = plugin.synapse_embed(direct, batch_of(rows), ignore_progress)
+    with loaded_model(reference_plugin, home / "tiny", max_tokens=128) as reference:
+        wanted = reference_plugin.synapse_embed(reference, batch_of(rows), ignore_progress)
     assert found.tobytes() == alone[::-1].tobytes()
     assert steps == [(place + 1, "inference") for place in range(len(rows))]
     assert np.sum(found.astype(np.float64) * wanted, axis=1).min() >= END_TO_END["f16"].min_cosine
     assert np.abs(np.linalg.norm(raw, axis=1) - 1).max() < 1e-3
 
 
+def saying(made: MadePackage, output: str, folder: Path) -> MadePackage:
+    """``made`` with another shape of its output in what it says of itself."""
+    path = folder / made.path.name
+    with zipfile.ZipFile(made.path) as given, zipfile.ZipFile(path, "w") as other:
+        for entry in given.infolist():
+            content = given.read(entry)
+            if entry.filename.endswith("metadata.json"):
+                (described,) = json.loads(content)
+                described["outputSchema"][0]["shape"] = output
+                content = json.dumps([described]).encode()
+            other.writestr(entry, content)
+    return MadePackage(path, hashlib.sha256(path.read_bytes()).hexdigest(), made.length)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_a_package_that_gives_rows_is_pooled_here(pooling: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_gives_rows_is_pooled_here(
+    pooling: Any, tiny_set: list[MadePackage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from synapse_ane import interpreted_runtime
 
-    made = make_set_of(home / "tiny", home / f"rows-{pooling}", (32,), InterpretedRuntime(), normalize=False)
+    made = saying(tiny_set[1], "[1, 32, 24]" if pooling == "mean" else "[]", tmp_path)
     hidden = np.random.default_rng(5).standard_normal((1, 32, 24)).astype(np.float32)
     monkeypatch.setattr(interpreted_runtime.InterpretedProgram, "predict", lambda self, inputs: {"output": hidden})
-    with loaded(made, 32, pooling=pooling) as model:
+    with loaded([made], 32, pooling=pooling) as model:
         found = coreml_plugin.synapse_embed(
             model, batch_of(seeded_rows([7], 99), pooling, normalize=False), ignore_progress
         )
@@ -146,7 +165,7 @@ def test_a_row_is_never_cut_and_the_refusal_has_both_numbers(tiny_set: list[Made
     assert long.value.code == "config_invalid"
 
 
-def test_scores_of_pairs_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+def test_scores_of_pairs_are_those_of_the_checkpoint(tiny_set: list[MadePackage], tmp_path: Path) -> None:
     source = tmp_path / "pairs"
     source.mkdir()
     write_model(source, PAIRS)
@@ -160,16 +179,11 @@ def test_scores_of_pairs_are_those_of_the_checkpoint(tmp_path: Path) -> None:
         found = coreml_plugin.synapse_rerank(model, rows, ignore_progress)
         with pytest.raises(PluginError, match="operation embed"):
             coreml_plugin.synapse_embed(model, batch_of(rows), ignore_progress)
-    with loaded_model(
-        plugin, source, dtype="f16", max_tokens=128, runtime_config=config, settings=INTERPRETED
-    ) as direct:
-        wanted = plugin.synapse_rerank(direct, rows, ignore_progress)
+    with loaded_model(reference_plugin, source, max_tokens=128, runtime_config=config) as reference:
+        wanted = reference_plugin.synapse_rerank(reference, rows, ignore_progress)
     assert np.abs(found - wanted).max() < 0.02
     assert np.ptp(wanted) > 0.05
-    with (
-        pytest.raises(PluginError, match="should give one score"),
-        loaded(make_set_of(source, tmp_path / "vectors", (64,), InterpretedRuntime()), 64, operation="rerank"),
-    ):
+    with pytest.raises(PluginError, match="should give one score"), loaded(tiny_set, operation="rerank"):
         pass
 
 
@@ -198,9 +212,10 @@ def test_the_least_placed_package_speaks_for_the_set(
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ({"vector": np.ones((1, 24))}, "gave vector and not 'output'"),
+        ({"vector": np.ones((1, 24))}, r"gave \['vector'\] and not 'output'"),
         ({"output": np.ones((2, 24))}, r"gave 'output' \[2, 24\]"),
         ({"output": np.ones((1, 31, 24))}, r"gave 'output' \[1, 31, 24\]"),
+        ({"output": np.ones((1, 25))}, r"\[1, 25\] and says of itself that it gives \[1, 24\]"),
         ({"output": np.full((1, 24), np.nan)}, "gives no numbers"),
         ({"output": np.zeros((1, 24))}, "gives no numbers"),
     ],
@@ -253,6 +268,28 @@ def test_the_maker_prints_what_model_load_wants(
         make_set_of(home / "tiny", tmp_path / "long", (257,), InterpretedRuntime())
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--lengths", "64,64", "--interpreted"), "'64,64' is no list of positive, different lengths"),
+        (("--lengths", "0", "--interpreted"), "'0' is no list"),
+        (("--lengths", "64,257", "--interpreted"), "257 positions pass the 256 of the model; ask for shorter ones"),
+        (("--task", "rerank", "--lengths", "64", "--interpreted"), "a reranker has 1"),
+        (("--lengths", "64"), "say --interpreted"),
+    ],
+)
+def test_the_maker_refuses_in_one_line_before_it_does_anything(
+    options: tuple[str, ...], said: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--interpreted" not in options and read_machine().platform == "darwin":
+        pytest.skip("a Mac makes the set")
+    with pytest.raises(SystemExit) as ended:
+        package_maker.main([str(home / "tiny"), str(tmp_path / "out"), *options])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "modernbert": (TinyModernBert(3, 20, 3, 2, 26, 97, 200, span=16), "cls"),
     "qwen3": (TinyQwen3(3, 16, 2, 2, 1, 10, 24, 97, 200, tied=True), "last"),
@@ -268,7 +305,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
 def test_every_family_makes_a_set(name: str, tmp_path: Path) -> None:
     tiny, pooling = FAMILIES[name]
     write_model(tmp_path / "of", tiny)
-    made = make_set_of(tmp_path / "of", tmp_path / "set", (24, 48), InterpretedRuntime(), pooling=pooling)
+    made = make_set_of(tmp_path / "of", tmp_path / "set", (48,), InterpretedRuntime(), pooling=pooling)
     rows = batch_of(seeded_rows([2, 24, 40], 97), pooling)
     with loaded(made, 48, pooling=pooling) as model:
         found = coreml_plugin.synapse_embed(model, rows, ignore_progress)
