@@ -43,7 +43,8 @@ async def probe_lane(
 ) -> tuple[Certification, Performance | None]:
     """Measure ``lane`` and judge it; ``tell`` hears the name of each step.
 
-    A lane whose engine computed something that is no vector is uncertified with that as its reason.
+    A lane whose engine computed something that is no vector is uncertified with that as its reason; so is one whose
+    checkpoint makes none of the reference either.
 
     Raises:
         SynapseError: the reference or the lane cannot run to the end; that says nothing of its numbers.
@@ -55,7 +56,15 @@ async def probe_lane(
     model = lane.model
     subject = SUBJECTS[model.task](lane, setting)
     tell("reference")
-    await subject.run_reference()
+    try:
+        await subject.run_reference()
+    except EngineCrashed as crash:
+        _require_wrong_output(crash)
+        said = (
+            f"the reference's own numbers of this checkpoint are none ({crash.message}); its weights are suspect: "
+            "fetch the files again from where they were published"
+        )
+        return _outcome(model, profile_hash, [said], {"error": crash.to_wire()}, setting), None
     # The lane's worker may have been killed meanwhile, by the system for its memory say: no fault of its numbers.
     await lane.load()
     try:
@@ -82,10 +91,15 @@ async def probe_lane(
             tell("speed")
             speed = await _speed(lane, subject, profile_hash, setting)
     except EngineCrashed as crash:
-        if (crash.details or {}).get("reason") not in _WRONG_OUTPUT:
-            raise
+        _require_wrong_output(crash)
         missed, evidence, speed = [crash.message], {"error": crash.to_wire()}, None
     return _outcome(model, profile_hash, missed, evidence, setting), speed
+
+
+def _require_wrong_output(crash: EngineCrashed) -> None:
+    """Raise ``crash`` again unless something was computed that is no vector."""
+    if (crash.details or {}).get("reason") not in _WRONG_OUTPUT:
+        raise crash
 
 
 def _outcome(

@@ -89,20 +89,31 @@ class ProbingService:
     async def _run(self, job: ManagementJob, lanes: list[Lane]) -> None:
         results: list[dict[str, Any]] = []
         job.facts["lanes"] = results
+        failures: list[SynapseError] = []
         for lane in lanes:
-
-            def tell(step: str, name: str = lane.model.model_id) -> None:
-                job.facts["step"] = {"model_id": name, "step": step}
-
-            # Unloading the lane meanwhile would make its probe fail for no fault of the lane.
-            with lane.lease({"kind": "job", "job_id": job.job_id}):
-                certification, performance = await self._probe(lane, tell)
-            if certification.status == "certified":
-                # A quarantined lane answers probe_required: hundreds of rows computed rightly are the cure it asks for.
-                lane.strikes.release()
-            results.append(_outcome(lane, certification, performance))
+            try:
+                results.append(await self._measured(job, lane))
+            except SynapseError as failure:
+                # The others say nothing of this one, nor it of them; the job ends with the first that failed.
+                failures.append(failure)
         job.facts.pop("step", None)
+        if failures:
+            raise failures[0]
         job.state = "done"
+
+    async def _measured(self, job: ManagementJob, lane: Lane) -> dict[str, Any]:
+        name = lane.model.model_id
+
+        def tell(step: str) -> None:
+            job.facts["step"] = {"model_id": name, "step": step}
+
+        # Unloading the lane meanwhile would make its probe fail for no fault of the lane.
+        with lane.lease({"kind": "job", "job_id": job.job_id}):
+            certification, performance = await self._probe(lane, tell)
+        if certification.status == "certified":
+            # A quarantined lane answers probe_required: hundreds of rows computed rightly are the cure it asks for.
+            lane.strikes.release()
+        return _outcome(lane, certification, performance)
 
     async def _probe(self, lane: Lane, tell: Callable[[str], None]) -> tuple[Certification, Performance | None]:
         name = lane.model.model_id
@@ -110,6 +121,7 @@ class ProbingService:
             certification, performance = await self.run_probe(lane, tell)
         except SynapseError as error:
             _log.warning("probe of model %r failed and changes nothing: %s: %s", name, error.code, error.message)
+            error.details = {**(error.details or {}), "model_id": name}
             raise
         speed = "speed not measured"
         if performance is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import EngineCrashed, NotCertified, QueueFull
-from synapse_host.testing.running_host import RunningHost, python_path
+from synapse_host.testing.running_host import RunningHost, load_model, python_path
 
 MODEL, TEXT = "tiny", "the tide came in"
 #: A worker whose id matches the expression in the file dies, or computes zeros, at its next batch or self-check.
@@ -53,7 +53,7 @@ def host(folder: Path, certified: Callable[[Path], Path]) -> Iterator[RunningHos
 
 def known(client: Client) -> Any:
     """What the host knows of the model: certification and speed."""
-    (lane,) = client.probe_report()["lanes"]
+    (lane,) = [lane for lane in client.probe_report()["lanes"] if lane["model_id"] == MODEL]
     return lane["certification"], lane["performance"]
 
 
@@ -83,6 +83,33 @@ def test_a_second_probe_is_refused_while_one_runs(host: RunningHost) -> None:
         with pytest.raises(QueueFull, match="1 probe jobs are in progress"):
             client.probe_start([MODEL])
         client.wait_for_probe(job)
+
+
+def test_a_checkpoint_of_which_the_reference_makes_no_vector_is_the_reason(host: RunningHost, folder: Path) -> None:
+    with host.client() as client:
+        (folder / "orders").write_text(r"lie .*-reference-\d+")
+        client.wait_for_probe(client.probe_start([MODEL])["job_id"])
+        (folder / "orders").write_text("")
+        certification, _ = known(client)
+        assert certification["status"] == "uncertified"
+        assert "the reference's own numbers of this checkpoint are none" in certification["reason"]
+        assert "weights are suspect" in certification["reason"]
+        client.wait_for_probe(client.probe_start([MODEL])["job_id"])
+        assert known(client)[0]["status"] == "certified"
+
+
+def test_one_failure_keeps_no_other_model_from_its_probe(host: RunningHost, folder: Path, tiny_directory: Path) -> None:
+    with host.client() as client:
+        load_model(client, tiny_directory, certify=False, engine="reference", model_id="other")
+        (folder / "orders").write_text(r"die synapse-reference-tiny-\d+")
+        job = client.probe_start([MODEL, "other"])["job_id"]
+        with pytest.raises(EngineCrashed) as crash:
+            client.wait_for_probe(job)
+        (folder / "orders").write_text("")
+        assert (crash.value.details or {})["model_id"] == MODEL
+        (found,) = client.call("probe.status", {"job_id": job})["lanes"]
+        assert (found["model_id"], found["certified"]) == ("other", True)
+        client.model_unload("other")
 
 
 def test_output_that_is_no_vector_does_take_it_away(host: RunningHost, folder: Path) -> None:
