@@ -89,11 +89,12 @@ class DirectStream:
         # A free turn is taken without giving way: nobody comes between what is out and its rest.
         async with self._turn:
             rest = rest if begun else self._begin(parts)
-            if rest:
-                self.torn = True
+            try:
                 for part in rest:
                     await self._send_later(part)
-                self.torn = False
+            except BaseException:
+                self.torn = True
+                raise
 
     async def aclose(self) -> None:
         """Close; a task that waits here gets ``ClosedResourceError``."""

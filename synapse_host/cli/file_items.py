@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from synapse_host.cli.passages import UnreadableFile, text_files, text_of
-from synapse_host.cli.sought_field import SoughtField, shown
+from synapse_host.cli.sought_field import SoughtField, listed, shown
 
 #: An item: its id and its text.
 Item = tuple[str, str]
@@ -78,6 +78,10 @@ class ItemSource:
             raise UnreadableFile(
                 f"{self.path} is no directory and ends in none of {', '.join(_READERS)}; convert it to one of these"
             )
+        if self.path.exists() and not self.path.is_file():
+            raise UnreadableFile(
+                f"{self.path} is no regular file, and this reads it twice; write what it holds into a file first"
+            )
         return self._explained(read)
 
     def _explained(self, read: Callable[[ItemSource], Iterator[_Row]]) -> Iterator[Entry]:
@@ -99,7 +103,10 @@ class ItemSource:
             return Entry(where, str(row.number), given)
         text = given.get(self.text_field) if isinstance(given, dict) else None
         if not isinstance(text, str):
-            raise UnreadableFile(f"{where}, has no text in {self.text_field!r}; name the field with --text-field")
+            fields = f", it has {listed(given)}" if isinstance(given, dict) and given else ""
+            raise UnreadableFile(
+                f"{where}, has no text in {self.text_field!r}{fields}; name the field with --text-field"
+            )
         field = self.id_field or ID_FIELD
         name = given.get(field)
         if isinstance(name, dict | list | bool):
@@ -175,13 +182,17 @@ def _refuse_repeated(source: ItemSource, again: Entry, place: int) -> None:
             )
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _json_lines(source: ItemSource) -> Iterator[_Row]:
     with source.path.open(encoding=_ENCODING) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                given = json.loads(line)
+                given = json.loads(line, parse_constant=_refuse_constant)
             except (ValueError, RecursionError) as fault:
                 raise UnreadableFile(f"{source.path}, line {number}, is not JSON ({fault}); correct it") from None
             yield _Row(number, number, given)

@@ -111,7 +111,8 @@ def text_files(path: Path) -> list[Path]:
 def text_of(file: Path) -> str:
     """The text of one file; raises ``UnreadableFile``."""
     try:
-        return file.read_text("utf-8")
+        # A mark that editors put before a text is no part of it.
+        return file.read_text("utf-8-sig")
     except OSError as problem:
         raise UnreadableFile(f"{file} cannot be read ({problem.strerror}); correct the name or leave it out") from None
     except UnicodeDecodeError as problem:

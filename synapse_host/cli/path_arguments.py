@@ -27,6 +27,9 @@ Source = Annotated[
     Path,
     typer.Argument(help="A .jsonl or .csv file of texts, or a directory of text files.", parser=named_path),
 ]
+VectorFile = Annotated[
+    Path, typer.Argument(help="Where the vectors go: a .npy, .jsonl or .parquet file.", parser=named_path)
+]
 Passages = Annotated[
     list[Path], typer.Argument(help="Text files, or directories of .md, .txt and .rst files.", parser=existing_path)
 ]

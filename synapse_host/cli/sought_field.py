@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -38,11 +39,14 @@ class SoughtField:
             )
 
     def _listed(self) -> str:
-        names = list(self._others)
-        if not names:
-            return "for all of them are bare strings"
-        more = f" and {len(names) - _SHOWN_FIELDS} more" if len(names) > _SHOWN_FIELDS else ""
-        return f"which have {', '.join(map(shown, names[:_SHOWN_FIELDS]))}{more}"
+        return f"which have {listed(self._others)}" if self._others else "for all of them are bare strings"
+
+
+def listed(fields: Iterable[str]) -> str:
+    """Names of fields as they may stand in a message."""
+    names = list(fields)
+    more = f" and {len(names) - _SHOWN_FIELDS} more" if len(names) > _SHOWN_FIELDS else ""
+    return f"{', '.join(map(shown, names[:_SHOWN_FIELDS]))}{more}"
 
 
 def shown(name: str) -> str:

@@ -17,7 +17,7 @@ from synapse_host.cli import job_commands, model_commands, rendering
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.host_connection import connected
 from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell, warn
-from synapse_host.cli.path_arguments import Passages, Source, named_path
+from synapse_host.cli.path_arguments import Passages, Source, VectorFile, named_path
 
 if TYPE_CHECKING:
     from synapse_host.client.blocking_client import Client
@@ -215,7 +215,7 @@ def embed(
 @app.command(name="embed-file")
 def embed_file(
     source: Source,
-    output: Annotated[Path, typer.Argument(help="Where the vectors go: a .npy, .jsonl or .parquet file.")],
+    output: VectorFile,
     model: Model,
     text_field: Annotated[str, typer.Option(help="Field or column of the texts.")] = "text",
     id_field: Annotated[

@@ -141,7 +141,8 @@ class AsyncTransport:
         if self._fault is None and self.exchange.refusal is not None:
             self._fail(self.exchange.refusal)
         if self._fault is not None:
-            raise self._fault
+            # Whoever it is raised for adds the way it took.
+            raise self._fault.with_traceback(None)
 
 
 class AsyncClient(Calls):

@@ -38,6 +38,17 @@ async def test_large_writes_of_many_tasks_never_mix(ends: tuple[SocketStream, So
     assert runs == {bytes([letter]) * LARGE for letter in b"abcd"}
 
 
+async def test_a_write_that_goes_on_is_not_cut_off(ends: tuple[SocketStream, SocketStream]) -> None:
+    near, far = DirectStream(ends[0]), DirectStream(ends[1])
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(near.write, bytes(LARGE))
+            total = len(await far.receive(100_000))
+            assert not near.torn
+            while total < LARGE:
+                total += len(await far.receive(100_000))
+
+
 async def test_peer_that_stops_reading_stalls_the_write(ends: tuple[SocketStream, SocketStream]) -> None:
     near = DirectStream(ends[0], stall_s=0.05)
     with anyio.fail_after(DEADLINE_S), pytest.raises(WriteStalled, match=r"0\.05 s"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,14 @@ def test_an_id_is_text_or_a_number(tmp_path: Path, given: str) -> None:
         list(source_of(tmp_path, "a.jsonl", f'{{"text": "a"}}\n{{"id": {given}, "text": "b"}}\n'))
 
 
-@pytest.mark.parametrize("words", [["embed-file", "", "out.npy", "-m", "m"], ["search", "what", "", "-m", "m"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["embed-file", "", "out.npy", "-m", "m"],
+        ["embed-file", "a.txt", "", "-m", "m"],
+        ["search", "what", "", "-m", "m"],
+    ],
+)
 def test_an_empty_name_is_not_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
@@ -63,3 +71,27 @@ def test_an_empty_name_is_not_the_current_directory(
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
     assert "empty" in done.output
+
+
+def test_a_pipe_cannot_be_read_twice_and_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "a.jsonl")
+    with pytest.raises(UnreadableFile, match=r"a\.jsonl is no regular file.*write what it holds into a file"):
+        list(ItemSource(path))
+
+
+def test_a_row_without_a_text_tells_the_fields_it_has(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableFile, match=r"line 2, has no text in 'text'.*has 'id;text'.*--text-field"):
+        list(source_of(tmp_path, "a.csv", "id;text\n1;a\n"))
+    with pytest.raises(UnreadableFile, match="line 1, has no text in 'text'; name the field"):
+        list(source_of(tmp_path, "a.jsonl", "[1]"))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_only_python_reads_is_not_json(tmp_path: Path, number: str) -> None:
+    with pytest.raises(UnreadableFile, match=f"line 1, is not JSON.*{number}"):
+        list(source_of(tmp_path, "a.jsonl", f'{{"id": {number}, "text": "a"}}'))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfnight")
+    assert list(ItemSource(tmp_path)) == [("a.txt", "night")]
