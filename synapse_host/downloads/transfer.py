@@ -138,6 +138,10 @@ class Transfer:
                 await self._take(response)
         except TimeoutError as stalled:
             raise self._network(f"sent nothing for {self._rules.idle_s:g} s") from stalled
+        except aiohttp.RedirectClientError as fault:
+            # What follows a question mark may be a signature.
+            shown = str(fault).partition("?")[0]
+            raise self._network(f"the server redirects to {shown}, which is no web address") from fault
         except (aiohttp.ClientSSLError, aiohttp.TooManyRedirects, aiohttp.InvalidURL) as fault:
             raise self._network(str(fault)) from fault
         except (aiohttp.ClientHttpProxyError, aiohttp.ClientProxyConnectionError) as fault:

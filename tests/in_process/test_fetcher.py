@@ -306,6 +306,14 @@ async def test_a_circle_of_redirects_ends(server: FileServer, cache: BlobCache) 
     assert (await Fetching(cache, server.url).failure()).details == failed("network")
 
 
+@pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://hub/file", "http://[half"])
+async def test_a_redirect_to_what_is_no_web_address_is_named(server: FileServer, cache: BlobCache, place: str) -> None:
+    server.plan(PATH, Plan(302, {"Location": f"{place}?signature=secret"}))
+    refused = await Fetching(cache, server.url).failure()
+    assert refused.details == failed("network")
+    assert f"redirects to {place}, which is no web address" in refused.message
+
+
 async def test_nobody_listens(cache: BlobCache) -> None:
     with FileServer() as gone:
         url = gone.url
