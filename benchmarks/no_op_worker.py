@@ -15,6 +15,7 @@ from synapse_host.hookspecs import EmbedBatch, Generation, LoadSpec
 from synapse_host.testing.plain_plugin import DESCRIPTION, PlainModel, PlainPlugin
 from synapse_host.testing.stub_worker import launch_arguments
 from synapse_host.worker.connection import HostConnection
+from synapse_host.worker.host_stream import SocketStream
 from synapse_host.worker.main_loop import serve
 from synapse_host.worker.parent_death import die_with_parent
 
@@ -46,7 +47,7 @@ def main() -> int:
         "synapse_embed": _embed,
         "synapse_generate": _generate,
     }
-    return serve(HostConnection.connect(socket_path), nonce, PlainPlugin(**hooks))
+    return serve(HostConnection(SocketStream.connect(socket_path)), nonce, PlainPlugin(**hooks))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a worker connection is made of, as far as supervision is concerned: a listener and a stream of bytes.
 
 Unix sockets are the one transport today (``socket_stream``). Another, such as a named pipe, is a listener with these
-two methods, named in ``WorkerSpec.listen``, and the same on the worker's side in ``worker.connection``.
+two methods, named in ``WorkerSpec.listen``, and its counterpart at the worker's end (``worker.host_stream``).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from synapse_host.hookspecs import CheckNumbers, EmbedBatch, Generation, Progres
 from synapse_host.testing.plain_plugin import DESCRIPTION, PlainPlugin
 from synapse_host.worker import embedding, generation, reranking, self_checking  # noqa: F401 - imported once, not in every copy
 from synapse_host.worker.connection import HostConnection
+from synapse_host.worker.host_stream import SocketStream
 from synapse_host.worker.main_loop import serve
 
 NONCE = "0123456789abcdef"
@@ -81,7 +82,7 @@ def plugin() -> PlainPlugin:
 
 def _serve_copy(connection: socket.socket) -> NoReturn:
     try:
-        status = serve(HostConnection(connection), NONCE, plugin())
+        status = serve(HostConnection(SocketStream(connection)), NONCE, plugin())
     except BaseException:
         traceback.print_exc()
         sys.stderr.write(f"{ESCAPED}\n")

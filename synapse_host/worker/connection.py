@@ -1,11 +1,11 @@
-"""The worker's end of the host connection: a blocking socket that carries whole frames."""
+"""The worker's end of the host connection: a blocking stream that carries whole frames."""
 
 from __future__ import annotations
 
-import socket
 import threading
 
 from synapse_host.framing import FrameDecoder, FrameTooLarge, frame_header
+from synapse_host.worker.host_stream import HostStream
 from synapse_host.worker_protocol.codec import encode
 from synapse_host.worker_protocol.faults import ProtocolFault
 from synapse_host.worker_protocol.messages import DEFAULT_MAX_FRAME, Message
@@ -16,28 +16,15 @@ _LARGEST_READ = 1024 * 1024
 
 
 class HostConnection:
-    """Frames over ``sock``. One thread reads; sends may come from any thread and never mix."""
+    """Frames over ``stream``. One thread reads; sends may come from any thread and never mix."""
 
-    def __init__(self, sock: socket.socket, max_frame: int = DEFAULT_MAX_FRAME) -> None:
-        self._socket = sock
+    def __init__(self, stream: HostStream, max_frame: int = DEFAULT_MAX_FRAME) -> None:
+        self._stream = stream
         self._max_frame = max_frame
         self._decoder = FrameDecoder(max_frame)
         self._sending = threading.Lock()
-
-    @classmethod
-    def connect(cls, path: str) -> HostConnection:
-        """Connect to the host's listening socket; raises ``OSError`` when no host listens there."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect(path)
-        except OSError:
-            sock.close()
-            raise
-        return cls(sock)
-
-    def fileno(self) -> int:
-        """The descriptor of the connection, to be watched and not to be read."""
-        return self._socket.fileno()
+        #: Returns when the host has closed its end.
+        self.wait_for_end = stream.wait_for_end
 
     @property
     def max_frame(self) -> int:
@@ -81,25 +68,14 @@ class HostConnection:
         if raw is not None:
             parts += [frame_header(raw.nbytes, self._max_frame), raw]
         with self._sending:
-            self._send_all(parts)
+            self._stream.send(parts)
 
     def close(self) -> None:
         """Give the connection up."""
-        self._socket.close()
-
-    def _send_all(self, parts: list[bytes | memoryview]) -> None:
-        sent = self._socket.sendmsg(parts)
-        for part in parts:
-            if sent < len(part):
-                self._socket.sendall(memoryview(part)[sent:])
-            sent = max(0, sent - len(part))
+        self._stream.close()
 
     def _read(self) -> bytes:
-        wanted = max(_LEAST_READ, min(self._decoder.wanted_bytes, _LARGEST_READ))
-        try:
-            return self._socket.recv(wanted)
-        except ConnectionResetError:
-            return b""
+        return self._stream.read(max(_LEAST_READ, min(self._decoder.wanted_bytes, _LARGEST_READ)))
 
     def _check_boundary(self) -> None:
         pending = self._decoder.pending_bytes

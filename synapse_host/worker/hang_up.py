@@ -1,14 +1,12 @@
 """The thread that notices the end of the host while the main thread computes.
 
-It reads nothing: the main thread takes its requests from the socket itself. A frame handed from one thread to another
-costs a short query a second wake-up, which is dear where an idle core must first be woken.
+It reads nothing: the main thread takes its requests from the connection itself. A frame handed from one thread to
+another costs a short query a second wake-up, which is dear where an idle core must first be woken.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import sys
 import threading
 from collections.abc import Callable
 
@@ -22,10 +20,10 @@ def _exit_at_once() -> None:
 
 
 class HangUpWatch:
-    """Calls ``orphaned``, on a thread of its own, when the peer of a socket goes away while a request is in hand."""
+    """Calls ``orphaned``, on a thread of its own, when the host goes away while a request is in hand."""
 
-    def __init__(self, descriptor: int, orphaned: Callable[[], None] = _exit_at_once) -> None:
-        self._descriptor = descriptor
+    def __init__(self, wait_for_end: Callable[[], None], orphaned: Callable[[], None] = _exit_at_once) -> None:
+        self._wait_for_end = wait_for_end
         self._orphaned = orphaned
         self._ended = False
         self._busy = False
@@ -46,23 +44,7 @@ class HangUpWatch:
         self._busy = False
 
     def _watch(self) -> None:
-        _wait_for_end(self._descriptor)
+        self._wait_for_end()
         self._ended = True
         if self._busy:
             self._orphaned()
-
-
-if sys.platform == "darwin":
-
-    def _wait_for_end(descriptor: int) -> None:
-        with select.kqueue() as queue:
-            watched = [select.kevent(descriptor, select.KQ_FILTER_READ, select.KQ_EV_ADD | select.KQ_EV_CLEAR)]
-            while not any(event.flags & select.KQ_EV_EOF for event in queue.control(watched, 1)):
-                watched = []
-
-else:
-
-    def _wait_for_end(descriptor: int) -> None:
-        watch = select.poll()
-        watch.register(descriptor, select.POLLRDHUP)
-        watch.poll()

@@ -79,7 +79,7 @@ def _shake_hands(connection: HostConnection, nonce: str, description: BackendDes
 
 def _serve_requests(connection: HostConnection, plugin: Plugin, description: BackendDescription) -> int:
     calls = HookCalls(plugin, description, connection.max_frame, connection.send)
-    watch = HangUpWatch(connection.fileno())
+    watch = HangUpWatch(connection.wait_for_end)
     watch.start()
     while (frame := connection.read_frame()) is not None:
         request = decode_request(frame)

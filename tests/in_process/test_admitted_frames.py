@@ -27,6 +27,7 @@ from synapse_host.testing.fake_engine import load_request
 from synapse_host.testing.plain_plugin import PlainModel, PlainPlugin, hook_calls
 from synapse_host.testing.running_worker import packed_ids
 from synapse_host.worker.connection import HostConnection
+from synapse_host.worker.host_stream import SocketStream
 from synapse_host.worker.main_loop import answer_request
 from synapse_host.worker_protocol.codec import decode_request, decode_response
 from synapse_host.worker_protocol.frame_budget import reply_bytes
@@ -88,7 +89,7 @@ class BothEnds:
     def __init__(self, ours: socket.socket, theirs: socket.socket, max_frame: int, plugin: PlainPlugin) -> None:
         self.max_frame = max_frame
         self._socket = ours
-        self._connection = HostConnection(theirs, max_frame)
+        self._connection = HostConnection(SocketStream(theirs), max_frame)
         self._calls = hook_calls(plugin, max_frame=max_frame)
 
     def load(self, request: Message) -> None:

@@ -145,7 +145,7 @@ def test_a_probe_answers_one_line_whatever_the_plugin_prints(site: Path) -> None
 
 
 def test_neither_numpy_nor_the_hosts_libraries_are_needed_before_hello() -> None:
-    heavy = "{'numpy', 'anyio', 'asyncio', 'pydantic', 'sqlmodel', 'tokenizers', 'orjson'}"
+    heavy = "{'numpy', 'anyio', 'asyncio', 'pydantic', 'sqlmodel', 'tokenizers'}"
     program = (
         "import sys, synapse_host.worker.__main__, synapse_host.backends.loaded_plugin; "
         f"print(sorted({heavy} & set(sys.modules)))"
