@@ -149,7 +149,8 @@ def _judge_kind(machine: Machine) -> Refusal | None:
         return None
     message = (
         f"device {chosen.name!r} is software on the processor, slower than the cpu backend; "
-        "install the driver of your GPU, or set vulkan.allow_software_device to test on it"
+        "install the driver of your GPU, or start the host with vulkan.allow_software_device set "
+        "(SYNAPSE_VULKAN_ALLOW_SOFTWARE_DEVICE=1) to test on it"
     )
     return "device_below_floor", "software_device", message
 

@@ -35,5 +35,6 @@ def require_permission(runtime: Runtime, *, software: bool) -> None:
     if facts.kind == "software" and not software:
         raise PluginError(
             "backend_missing",
-            f"device {facts.name!r} is software on the processor; set vulkan.allow_software_device to use it",
+            f"device {facts.name!r} is software on the processor; start the host with vulkan.allow_software_device "
+            "set (SYNAPSE_VULKAN_ALLOW_SOFTWARE_DEVICE=1) to use it",
         )
