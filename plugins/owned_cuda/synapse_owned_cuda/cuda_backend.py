@@ -13,7 +13,7 @@ from synapse_host.ops.tensor_ops import Batch
 from synapse_host.ops.weight_source import check_weight_shape
 from synapse_host.owned_engine.decoder import Reading
 from synapse_host.owned_engine.executables import Build, Executable, ExecutableKey, Hidden
-from synapse_host.owned_engine.weights import CheckpointWeights
+from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
 from synapse_owned_cuda.cuda_ops import Cache, CudaOps
 from synapse_owned_cuda.device import Array, Device
 from synapse_owned_cuda.request_steps import RequestSteps
@@ -25,14 +25,17 @@ _FLOATING = ("F32", "F16", "BF16", "F64")
 
 
 class DeviceWeights:
-    """Every tensor of a checkpoint on the device, in the lane's type; the checkpoint is closed."""
+    """Every tensor of a checkpoint on the device, in the lane's type; the checkpoint is closed.
+
+    Raises ``ValueError`` for a tensor of numbers the type cannot hold.
+    """
 
     def __init__(self, weights: CheckpointWeights, device: Device, dtype: DType) -> None:
         self._arrays: dict[str, Array] = {}
         for name in list(weights):
             entry = weights.entry(name)
             if entry.dtype in _FLOATING:
-                self._arrays[name] = device.to_device(entry.to_float32().astype(_STORED[dtype]))
+                self._arrays[name] = device.to_device(_stored(name, entry, dtype))
         weights.close()
 
     def shaped(self, name: str, shape: Sequence[int]) -> Array:
@@ -51,6 +54,15 @@ class DeviceWeights:
     def close(self) -> None:
         """Forget every array."""
         self._arrays.clear()
+
+
+def _stored(name: str, entry: StoredTensor, dtype: DType) -> npt.NDArray[Any]:
+    read = entry.to_float32()
+    with np.errstate(over="ignore"):
+        stored = read.astype(_STORED[dtype])
+    if dtype == "f16" and not np.array_equal(np.isinf(stored), np.isinf(read)):
+        raise ValueError(f"tensor {name!r} holds numbers that f16 has no room for; load it as f32")
+    return stored
 
 
 class CudaBackend:

@@ -6,6 +6,7 @@ Nobody has run this module on a GPU yet.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ class CupyDevice:
     """Device ``place`` of the driver's order, from now on this thread's; ``RuntimeError`` when CuPy cannot use it."""
 
     def __init__(self, place: int = 0) -> None:
+        # Read by CuPy at its first product: TF32 from the host's environment would move bits of a certified lane.
+        os.environ["CUPY_TF32"] = "0"
         self._cupy: Any = importlib.import_module("cupy")
         self._cupy.cuda.Device(place).use()
         self._pool: Any = self._cupy.get_default_memory_pool()
@@ -39,7 +42,7 @@ class CupyDevice:
         self._kernels[kernel]((*grid, 1, 1)[:3], (block, 1, 1), tuple(map(_passed, arguments)))
 
     def product(self, x: Array, w: Array) -> Array:
-        # By cublasGemmEx, float16 accumulated in float32; CuPy leaves TF32 off unless the environment asks for it.
+        # By cublasGemmEx: float16 accumulated in float32, and no TF32.
         return self._cupy.matmul(x, w.T)
 
     def to_device(self, array: Any) -> Array:

@@ -65,10 +65,34 @@ def read_machine(settings: BackendSettings) -> Machine:
 
 def cupy_version() -> str | None:
     """Version of the installed CuPy for CUDA 12, read without importing it; None when there is none."""
+    return _installed("cupy-cuda12x")
+
+
+def build_flags() -> dict[str, str]:
+    """What of the build moves bits beside our sources: the libraries that multiply and that compile them.
+
+    ``virtual_arch`` is the least the kernels are written for. They are compiled for the device at hand, which the
+    machine profile names. A library of the system's own CUDA toolkit, of which no distribution tells, is ``system``.
+    """
+    cupy = cupy_version()
+    beside = "none" if cupy is None else "system"
+    return {
+        "virtual_arch": "compute_75",
+        "cupy": _short(cupy or "none"),
+        "cublas": _short(_installed("nvidia-cublas-cu12") or beside),
+        "nvrtc": _short(_installed("nvidia-cuda-nvrtc-cu12") or beside),
+    }
+
+
+def _installed(distribution: str) -> str | None:
     try:
-        return version("cupy-cuda12x")
+        return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+def _short(release: str) -> str:
+    return ".".join(release.split(".")[:2])
 
 
 def probe(settings: BackendSettings) -> CapabilityEvidence:

@@ -281,6 +281,10 @@ __device__ inline void rotated(T *out, const T *x, const T *w, const float *tabl
 /* The score of a key that is not seen. Compared for equality alone: a score that is no number must not pass for hidden. */
 #define HIDDEN (-1e30f)
 
+/* The score of a seen key. One as low as a hidden one's has overflowed on its way, and is no number: a row of nothing else
+ * would come out as zeros. */
+__device__ inline float sound(float score) { return score > HIDDEN ? score : __int_as_float(0x7fc00000); }
+
 /* What attention is given beside its arrays. Query s of [B, S] is at position start + s. A row of the batch has room for t
  * keys; key j is seen iff j < start + counts[b], j <= position when causal, |j - position| <= window unless negative. */
 struct Sight {
@@ -357,7 +361,7 @@ __device__ inline void attention(float *out, const float *q, const float *k, con
                 for (int j = 0; j < PER_LANE; j++) product += mine[j] * key[j * LANES];
                 product += __shfl_xor_sync(ALL_LANES, product, 1);
                 product += __shfl_xor_sync(ALL_LANES, product, 2);
-                scores[g] = is_seen(sight, position, tile + group + g, range.high) ? product : HIDDEN;
+                scores[g] = is_seen(sight, position, tile + group + g, range.high) ? sound(product) : HIDDEN;
                 best = fmaxf(best, scores[g]);
             }
             float kept = expf(largest - best);
@@ -466,7 +470,7 @@ __device__ inline void attention(Half *out, const Half *q, const Half *k, const 
             for (int part = 0; part < 4; part++) {
                 int position = sight.start + query + part / 2 * 8, place = tile + column * 8 + pair + part % 2;
                 float score = scores[column][part] * (scale * 1.44269504088896341f);
-                scores[column][part] = whole || is_seen(sight, position, place, range.high) ? score : HIDDEN;
+                scores[column][part] = whole || is_seen(sight, position, place, range.high) ? sound(score) : HIDDEN;
                 best[part / 2] = fmaxf(best[part / 2], scores[column][part]);
             }
         }

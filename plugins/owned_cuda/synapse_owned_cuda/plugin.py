@@ -45,7 +45,7 @@ def synapse_describe() -> BackendDescription:
     import synapse_owned_cuda
     from synapse_host.owned_engine import kernel_revision as revision
     from synapse_host.owned_engine.family_table import FAMILIES, MODEL_FORMAT
-    from synapse_owned_cuda.evidence import PLATFORMS
+    from synapse_owned_cuda.evidence import PLATFORMS, build_flags
 
     families = tuple(FAMILIES)
     kernels = [*revision.shared_sources(), *revision.package_sources(synapse_owned_cuda, _ASIDE)]
@@ -53,7 +53,7 @@ def synapse_describe() -> BackendDescription:
         backend="cuda",
         engine=ENGINE,
         engine_version=version("synapse-host-owned-cuda"),
-        build_flags={"virtual_arch": "compute_75"},
+        build_flags=build_flags(),
         tasks=("embed", "rerank"),
         model_formats=(MODEL_FORMAT,),
         families=families,

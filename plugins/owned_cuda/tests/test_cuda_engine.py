@@ -27,7 +27,7 @@ from synapse_host.testing.ops_contract import OP_CASES, OpCase, check_op
 from synapse_host.testing.recorded_encoders import RECORDED, embedded, recorded_encoder, recorded_pairs
 from synapse_host.testing.recorded_qwen3 import recorded_qwen3
 from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.tiny_models import write_model, write_safetensors
 from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
@@ -119,6 +119,21 @@ def test_a_lane_holds_the_pool_to_what_it_needs(device: NumpyDevice, tmp_path: P
     ):
         pass
     assert refused.value.code == "oom"
+
+
+def test_weights_that_half_precision_cannot_hold_are_refused_by_name(device: NumpyDevice, tmp_path: Path) -> None:
+    recorded = recorded_encoder(FIXTURES, "xlm_roberta/two_layers")
+    write_model(tmp_path, recorded.model)
+    tensors = recorded.model.tensors()
+    name = next(name for name in tensors if name.endswith("query.bias"))
+    tensors[name][0] = -1e5
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    with (
+        pytest.raises(PluginError, match=f"{name}.*numbers that f16 has no room for") as refused,
+        loaded_model(plugin, tmp_path, dtype="f16", max_tokens=64),
+    ):
+        pass
+    assert refused.value.code == "artifact_invalid"
 
 
 @pytest.mark.parametrize("name", sorted(TINY_QWEN3S))

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,23 @@ def test_describing_and_probing_import_no_library() -> None:
         "assert not {'numpy', 'cupy'} & set(sys.modules), 'heavy'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_libraries_that_move_bits_are_in_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    releases = {"cupy-cuda12x": "14.2.0", "nvidia-cuda-nvrtc-cu12": "12.9.86"}
+
+    def version(distribution: str) -> str:
+        if distribution not in releases:
+            raise PackageNotFoundError(distribution)
+        return releases[distribution]
+
+    monkeypatch.setattr(evidence, "version", version)
+    flags = evidence.build_flags()
+    assert flags == {"virtual_arch": "compute_75", "cupy": "14.2", "cublas": "system", "nvrtc": "12.9"}
+    releases["nvidia-cublas-cu12"] = "12.9.1.4"
+    assert evidence.build_flags() == {**flags, "cublas": "12.9"}
+    releases.clear()
+    assert set(evidence.build_flags().values()) == {"compute_75", "none"}
 
 
 def test_the_description_is_sound() -> None:

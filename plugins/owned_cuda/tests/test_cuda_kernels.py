@@ -330,11 +330,13 @@ def test_a_launch_that_covers_half_the_batch_leaves_the_rest_unwritten(device: C
     assert np.isnan(out[2:]).all()
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("dtype", STORED)
-def test_attention_hides_no_score_that_is_no_number(dtype: DType, device: CpuDevice) -> None:
+def test_attention_hides_no_score_that_is_no_number(dtype: DType, wrong: float, device: CpuDevice) -> None:
+    """A query that overflowed scores minus infinity with every key: zeros would be taken for an answer."""
     b = Bench(device, dtype)
     q, k, v = (b.draw(1, 3, 16) for _ in range(3))
-    q[0, 1, 4] = np.nan
+    q[0, 1, 4], k[..., 4] = wrong, 1.0
     out = b.room(1, 3, 16)
     b.launch(
         "attention32", (1, 1, 1), out, q, k, v, counts_of(3), 1, 1, 3, 3, 16, *(16, 0) * 3, 0, 0.25, 0, -1, block=128

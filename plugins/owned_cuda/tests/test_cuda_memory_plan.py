@@ -164,16 +164,6 @@ class CountingDevice:
         """Nothing runs."""
 
 
-@dataclass(frozen=True)
-class Unread:
-    """Numbers of a checkpoint that nobody reads."""
-
-    shape: tuple[int, ...]
-
-    def astype(self, dtype: Any) -> Any:
-        return np.empty(self.shape, dtype)
-
-
 class Checkpoint:
     """A checkpoint of a published shape without its numbers."""
 
@@ -185,13 +175,17 @@ class Checkpoint:
 
     def entry(self, name: str) -> Any:
         shape = self._tensors[name]
-        return SimpleNamespace(shape=shape, dtype="BF16", to_float32=lambda: Unread(shape))
+        return SimpleNamespace(shape=shape, dtype="BF16", to_float32=lambda: np.zeros(shape, np.float32))
 
     def close(self) -> None:
         """There is nothing to close."""
 
 
 # --- lanes -------------------------------------------------------------------------------------------------------
+
+
+#: Tokens of a vocabulary: as few as are enough, for every one of them is a row of a table.
+VOCAB = 1000
 
 
 @dataclass
@@ -206,8 +200,12 @@ class Lane:
 
     def __post_init__(self) -> None:
         shape, gone = SHAPES[self.name], range(self.blocks, 100)
-        config = {**shape.config, "num_hidden_layers": self.blocks}
-        kept = {name: size for name, size in shape.tensors.items() if not any(f"layers.{i}." in name for i in gone)}
+        config = {**shape.config, "num_hidden_layers": self.blocks, "vocab_size": VOCAB}
+        kept = {
+            name: tuple(VOCAB if size == shape.vocab else size for size in dims)
+            for name, dims in shape.tensors.items()
+            if not any(f"layers.{i}." in name for i in gone)
+        }
         family = family_named(str(config["model_type"]))
         self.settings = ModelSettings(family, config, self.dtype, self.max_tokens, 1, self.task)
         self.checkpoint: Any = Checkpoint(kept)

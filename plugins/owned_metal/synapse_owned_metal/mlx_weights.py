@@ -28,12 +28,12 @@ class MlxWeights:
 
     @classmethod
     def taken_from(cls, weights: CheckpointWeights, dtype: DType) -> MlxWeights:
-        """Every tensor of ``weights``, which is closed afterwards."""
+        """Every tensor of ``weights``, which is closed afterwards; ``ValueError`` for numbers the type cannot hold."""
         arrays: dict[str, Any] = {}
         for name in list(weights):
             entry = weights.entry(name)
             if entry.dtype in _FLOATING:
-                arrays[name] = _array(entry, dtype)
+                arrays[name] = _array(entry, name, dtype)
                 # One by one: an array that is not computed yet keeps what it is made of.
                 mx.eval(arrays[name])
         weights.close()
@@ -57,7 +57,11 @@ class MlxWeights:
         self._arrays.clear()
 
 
-def _array(entry: StoredTensor, dtype: DType) -> Any:
+def _array(entry: StoredTensor, name: str, dtype: DType) -> Any:
     raw = entry.to_float32() if entry.dtype == "F64" else entry.raw()
     held = mx.array(raw)
-    return (held.view(mx.bfloat16) if entry.dtype == "BF16" else held).astype(MX_DTYPES[dtype])
+    held = held.view(mx.bfloat16) if entry.dtype == "BF16" else held
+    stored = held.astype(MX_DTYPES[dtype])
+    if dtype == "f16" and (mx.isinf(stored) & ~mx.isinf(held)).any().item():
+        raise ValueError(f"tensor {name!r} holds numbers that f16 has no room for; load it as f32")
+    return stored

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from synapse_owned_metal import attention, plugin
 from synapse_owned_metal.bucket_ladder import MetalLadder
 
-from synapse_host.hookspecs import DType, Pooling
+from synapse_host.hookspecs import DType, PluginError, Pooling
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
@@ -19,7 +21,7 @@ from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_m
 from synapse_host.testing.minilm import minilm_directory
 from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder, recorded_pairs
 from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.tiny_models import write_model, write_safetensors
 from synapse_host.testing.tiny_modernbert import TinyModernBert
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
@@ -151,6 +153,10 @@ def test_a_row_of_any_length_gets_the_rung_that_covers_it() -> None:
     assert len(ladder.buckets()) == 18
     assert MetalLadder(100).buckets() == (64, 96, 100)
     assert MetalLadder(10_000).buckets()[-2:] == (8192, 10_000)
+    # Past the ladder a row is filled up by a quarter of its length at most.
+    past = MetalLadder(32_768)
+    assert [past.bucket(tokens) for tokens in (8193, 10_240, 10_241, 32_768)] == [10_240, 10_240, 12_288, 32_768]
+    assert MetalLadder(9000).bucket(8193) == 9000
 
 
 @pytest.mark.parametrize(("rung", "rows"), [(64, 8), (384, 8), (448, 4), (768, 4), (1024, 2), (3072, 1), (8192, 1)])
@@ -162,6 +168,34 @@ def test_rows_of_a_call_keep_the_budget(rung: int, rows: int) -> None:
 def test_a_row_the_lane_cannot_hold_is_refused_with_both_numbers(tokens: int) -> None:
     with pytest.raises(ValueError, match=f"row of {tokens} tokens does not fit a lane of 1 to 512"):
         MetalLadder(512).bucket(tokens)
+
+
+def test_weights_that_half_precision_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:
+    """As infinities they would come out as finite numbers of another text: attention hides what is minus infinity."""
+    recorded = recorded_encoder(FIXTURES, "xlm_roberta/two_layers")
+    write_model(tmp_path, recorded.model)
+    tensors = recorded.model.tensors()
+    name = next(name for name in tensors if name.endswith("query.bias"))
+    tensors[name][0] = -1e5
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    limits: dict[str, Any] = {"max_tokens": 64, "settings": CPU}
+    with (
+        pytest.raises(PluginError, match=f"{name}.*numbers that f16 has no room for") as refused,
+        loaded_model(plugin, tmp_path, dtype="f16", **limits),
+    ):
+        pass
+    assert refused.value.code == "artifact_invalid"
+    with loaded_model(plugin, tmp_path, **limits) as model:
+        assert np.isfinite(embedded(plugin, model, recorded.rows[:1], "mean")).all()
+
+
+def test_no_variable_of_the_environment_moves_what_mlx_computes() -> None:
+    code = (
+        "import os\nos.environ.update(MLX_ENABLE_TF32='1', MLX_DISABLE_COMPILE='1')\n"
+        "import synapse_owned_metal.runtime\n"
+        "assert (os.environ['MLX_ENABLE_TF32'], os.environ.get('MLX_DISABLE_COMPILE')) == ('0', None)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def digests(model: object, rows: list[Any], pooling: Pooling = "mean") -> list[str]:

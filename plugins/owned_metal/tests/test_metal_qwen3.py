@@ -166,6 +166,22 @@ def test_numbers_that_are_none_are_refused_and_not_taken_for_a_token(tmp_path: P
         generated(model, np.array([4, 5, 8], np.int32), 3)
 
 
+def test_logits_past_half_precision_are_refused_and_not_taken_for_a_token(tmp_path: Path) -> None:
+    """Two infinities are no tie: which of them is larger is lost."""
+    recorded = recorded_qwen3(FIXTURES, "pairs")
+    write_qwen3(tmp_path, recorded.model)
+    tensors = recorded.model.tensors()
+    name = "lm_head.weight" if "lm_head.weight" in tensors else "model.embed_tokens.weight"
+    tensors[name] = np.clip(tensors[name] * 3e4, -6e4, 6e4)
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    limits: dict[str, Any] = {"max_tokens": 300, "settings": CPU, "runtime_config": {"operation": "generate"}}
+    with (
+        loaded_model(decode_plugin, tmp_path, dtype="f16", **limits) as model,
+        pytest.raises(PluginError, match="the logits after token id 8 are NaN"),
+    ):
+        generated(model, np.array([4, 5, 8], np.int32), 3)
+
+
 def test_positions_that_start_again_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = recorded_qwen3(FIXTURES, "pairs")
     rope = MlxOps.rope

@@ -202,6 +202,12 @@ inline uint16_t half_of_float(float x) {
 
 } // namespace cpu
 
+inline float __int_as_float(int bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 inline void __syncthreads() { cpu::wait(cpu::AT_BLOCK); }
 
 inline float __shfl_xor_sync(unsigned, float x, int lane_mask) {
