@@ -13,10 +13,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from synapse_host.hookspecs import CapabilityEvidence, DType, RefusalReason
+from synapse_host.hookspecs import CapabilityEvidence, DType, Premises, RefusalReason
 
 PLATFORMS = ("linux", "darwin")
 #: The instructions every release of the runtime needs, by processor architecture.
@@ -83,9 +84,15 @@ def probe() -> CapabilityEvidence:
     """Read the machine and, when nothing refuses it already, run a graph on it."""
     machine = read_machine()
     verdict = judge(machine)
-    if verdict.status == "refused":
-        return verdict
-    return judge(replace(machine, fault=exercise_runtime(dtypes_of(machine.isa))))
+    if verdict.status == "ok":
+        verdict = judge(replace(machine, fault=exercise_runtime(dtypes_of(machine.isa))))
+    return replace(verdict, premises=premises())
+
+
+def premises() -> Premises:
+    """What the verdict rests on: the installed runtime, and the variables that hide instructions from it."""
+    runtime = find_spec("openvino")
+    return Premises(("ONEDNN_*", "DNNL_*", "OV_*"), (runtime.origin,) if runtime and runtime.origin else ())
 
 
 def exercise_runtime(dtypes: tuple[DType, ...]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from synapse_owned_cpu import evidence, plugin
@@ -66,6 +67,8 @@ def test_flags_are_those_of_every_core() -> None:
 def test_this_machine_passes_the_probe() -> None:
     verdict = check_evidence(plugin.synapse_probe_capability(), "cpu")
     assert verdict.status == "ok", verdict.message
+    (runtime,) = verdict.premises.files
+    assert Path(runtime).parent.name == "openvino"
 
 
 def test_a_runtime_that_cannot_run_is_told_by_its_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 
-from synapse_host.hookspecs import BackendSettings, CapabilityEvidence, RefusalReason
+from synapse_host.hookspecs import BackendSettings, CapabilityEvidence, Premises, RefusalReason
 from synapse_owned_cuda.driver import DriverFacts, Gpu, read_driver
 
 PLATFORMS = ("linux", "win32")
@@ -23,6 +24,12 @@ REQUIRED_CAPABILITY = (7, 5)
 REQUIRED_CUPY = 14
 #: A device that stands in for a real one because a developer said so.
 _STAND_IN = "set by cuda.driver_api and cuda.compute_capability"
+#: Variables of driver and runtime that choose, order and hide devices, and say where libraries are.
+_ENVIRONMENT = ("CUDA_*", "NVIDIA_*", "LD_LIBRARY_PATH")
+#: Where distributions put the driver's library; another driver is another file there.
+_DRIVERS = tuple(
+    f"{folder}/libcuda.so.1" for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib")
+)
 #: Said beside the verdict of every machine that may run it.
 NEVER_RUN = "no GPU had run this backend when this version was made; certify a model before you trust it"
 _CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
@@ -98,10 +105,17 @@ def _short(release: str) -> str:
 def probe(settings: BackendSettings) -> CapabilityEvidence:
     """Read the machine and judge it; a setting nobody can read refuses the backend and is no fault of the plugin."""
     try:
-        return judge(read_machine(settings))
+        return replace(judge(read_machine(settings)), premises=premises())
     except ValueError as wrong:
         observed = _observed(Machine(sys.platform, DriverFacts(loaded=False), cupy=cupy_version()))
         return CapabilityEvidence("refused", _REQUIRED, observed, "worker_missing", "probe_failed", str(wrong))
+
+
+def premises() -> Premises:
+    """What the verdict rests on: variables that choose and hide devices, the driver's library, the installed CuPy."""
+    runtime = find_spec("cupy")
+    drivers = _DRIVERS if sys.platform == "linux" else ()
+    return Premises(_ENVIRONMENT, (*drivers, runtime.origin) if runtime and runtime.origin else drivers)
 
 
 def judge(machine: Machine) -> CapabilityEvidence:

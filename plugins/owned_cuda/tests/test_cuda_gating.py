@@ -139,6 +139,12 @@ def test_one_of_the_pair_counts_for_nothing(half: dict[str, str], monkeypatch: p
     assert read_machine(half).driver is real
 
 
+def test_the_verdict_rests_on_what_hides_devices_and_on_the_drivers_library() -> None:
+    found = check_evidence(evidence.probe({"driver_api": "12050", "compute_capability": "8.6"}), "cuda")
+    assert "CUDA_*" in found.premises.environment
+    assert any(name.endswith("libcuda.so.1") for name in found.premises.files) is (sys.platform == "linux")
+
+
 @pytest.mark.parametrize(
     ("api", "capability", "wrong"),
     [
