@@ -36,7 +36,7 @@ TOLERANCES = {"cosine_f32": "0.999999", "cosine_f16": "0.99999"}
 #: Rows and padded tokens of a group (original facts, section 4: bulk quantum); not measured here.
 RECOMMENDED_BATCH = BatchPolicy(rows=8, token_budget=3072)
 #: The modules of this plugin that decide no bits.
-_ASIDE = ("driver", "evidence", "lane_limits", "memory_plan", "ptxas_log", "request_steps", "single_ops")
+_ASIDE = ("driver", "evidence", "lane_limits", "loss", "memory_plan", "ptxas_log", "request_steps", "single_ops")
 
 
 @hookimpl
@@ -87,6 +87,7 @@ def synapse_load(spec: LoadSpec, progress: Progress) -> CudaModel:
     from synapse_host.owned_engine.loading import load_engine
     from synapse_host.owned_engine.shape_policy import BucketLadder
     from synapse_owned_cuda.cuda_model import CudaModel
+    from synapse_owned_cuda.loss import device_faults_typed
 
     made: list[CudaBackend] = []
 
@@ -95,19 +96,26 @@ def synapse_load(spec: LoadSpec, progress: Progress) -> CudaModel:
         return made[0]
 
     ladder = partial(BucketLadder, token_budget=RECOMMENDED_BATCH.token_budget)
-    return CudaModel(load_engine(spec, DTYPES, backend, progress, ladder), made[0])
+    with device_faults_typed():
+        return CudaModel(load_engine(spec, DTYPES, backend, progress, ladder), made[0])
 
 
 @hookimpl
 def synapse_embed(model: CudaModel, batch: EmbedBatch, progress: Progress) -> Vectors:
     """Float32 [rows, dims] in the order of the batch."""
-    return model.embed(batch, progress)
+    from synapse_owned_cuda.loss import device_faults_typed
+
+    with device_faults_typed():
+        return model.embed(batch, progress)
 
 
 @hookimpl
 def synapse_rerank(model: CudaModel, sequences: Sequence[TokenIds], progress: Progress) -> Vectors:
     """Float32 [rows], one score for each composed sequence, in their order."""
-    return model.rerank(sequences, progress)
+    from synapse_owned_cuda.loss import device_faults_typed
+
+    with device_faults_typed():
+        return model.rerank(sequences, progress)
 
 
 @hookimpl
@@ -116,6 +124,7 @@ def synapse_self_check(model: CudaModel, progress: Progress) -> Sequence[CheckNu
     from synapse_host.owned_engine.engine import OwnedEngine
     from synapse_host.owned_engine.self_check import checked_numbers
     from synapse_owned_cuda.cuda_backend import CudaBackend
+    from synapse_owned_cuda.loss import device_faults_typed
     from synapse_owned_cuda.single_ops import SingleOps
 
     device = _open_device()
@@ -125,7 +134,8 @@ def synapse_self_check(model: CudaModel, progress: Progress) -> Sequence[CheckNu
         backend = CudaBackend(weights, device, max_tokens=tiny.max_tokens, dtype=tiny.dtype)
         return OwnedEngine(backend, tiny)
 
-    return checked_numbers(SingleOps(device, model.settings.dtype), engine, model.settings, progress)
+    with device_faults_typed():
+        return checked_numbers(SingleOps(device, model.settings.dtype), engine, model.settings, progress)
 
 
 @hookimpl

@@ -16,7 +16,7 @@ from synapse_owned_cuda.handles import Heads
 from synapse_owned_cuda.single_ops import SingleOps
 
 from synapse_host.certification.engine_check import judge_engine
-from synapse_host.hookspecs import DType, PluginError
+from synapse_host.hookspecs import DeviceGone, DType, PluginError
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
@@ -119,6 +119,36 @@ def test_a_lane_holds_the_pool_to_what_it_needs(device: NumpyDevice, tmp_path: P
     ):
         pass
     assert refused.value.code == "oom"
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's, known by its name."""
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "code"),
+    [
+        ("cudaErrorIllegalAddress: an illegal memory access was encountered", DeviceGone, "inference_failed"),
+        ("cudaErrorMemoryAllocation: out of memory", PluginError, "oom"),
+    ],
+)
+def test_a_fault_of_the_device_ends_the_worker_unless_memory_was_short(
+    said: str, kind: type[PluginError], code: str, device: NumpyDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = recorded_encoder(FIXTURES, "xlm_roberta/two_layers")
+    write_model(tmp_path, recorded.model)
+
+    def failing(*launch: Any) -> None:
+        raise CUDARuntimeError(said)
+
+    with loaded_model(plugin, tmp_path, max_tokens=64) as model:
+        monkeypatch.setattr(device, "launch", failing)
+        with pytest.raises(PluginError, match=said) as refused:
+            plugin.synapse_embed(model, batch_of([np.array([5, 6, 7], np.int32)]), ignore_progress)
+    assert (type(refused.value), refused.value.code) == (kind, code)
+    with pytest.raises(PluginError, match=said) as refused, loaded_model(plugin, tmp_path, max_tokens=64):
+        pass
+    assert (type(refused.value), refused.value.code) == (kind, code)
 
 
 def test_weights_that_half_precision_cannot_hold_are_refused_by_name(device: NumpyDevice, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from synapse_host.hookspecs import CapabilityEvidence, RefusalReason
-from synapse_owned_metal.device import Device, is_metal_platform, metal_is_available
+from synapse_owned_metal.device import CPU_PLATFORMS, Device, is_metal_platform, metal_is_available
 
 #: Oldest macOS that MLX's wheels are built for.
 REQUIRED_MACOS = (14, 0)
@@ -104,6 +104,8 @@ def _judge_platform(machine: Machine, device: Device) -> Refusal | None:
     message = (
         f"the machine is {machine.platform} and the backend runs on {', '.join(device.platforms)}; use another backend"
     )
+    if device.kind == "metal" and machine.platform.partition("-")[0] in CPU_PLATFORMS:
+        message += " (whoever develops it may let MLX's CPU device through by metal.allow_cpu)"
     return "not_supported_on_platform", "not_supported_on_platform", message
 
 
