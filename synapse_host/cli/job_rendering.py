@@ -88,5 +88,7 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _trouble(job: Mapping[str, Any]) -> str | None:
     if "waiting_for" in job:
-        return f"waits for: {job['waiting_for']['code']}"
+        waits = job["waiting_for"]
+        end = (waits.get("details") or {}).get("ends_as")
+        return f"{f'{end}, ' if end else ''}waits for: {waits['code']}"
     return str(job["error"]["code"]) if "error" in job else None

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from synapse_host.certification.alias_table import AliasTable
+from synapse_host.cli.job_rendering import show_cancelled
 from synapse_host.errors import InvalidRequest, StoreFailure
 from synapse_host.jobs.job_reader import job_status
 from synapse_host.jobs.page_writer import PageLimits
@@ -41,7 +42,7 @@ async def filled(bench: JobBench, path: Path) -> None:
 
 
 async def test_a_job_cancelled_on_a_full_disk_ends_as_cancelled_when_there_is_room(
-    path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lane = NoOpLane()
     async with job_bench(path, lane, limits=PageLimits(bytes=100, seconds=3600)) as bench:
@@ -68,6 +69,8 @@ async def test_a_job_cancelled_on_a_full_disk_ends_as_cancelled_when_there_is_ro
             waits = answer["waiting_for"]
             assert (waits["code"], waits["details"]) == ("store_failure", {"ends_as": "cancelled"})
             assert "free disk space" in waits["message"]
+            show_cancelled("k", [answer])
+            assert "cancelled, waits for: store_failure" in capfd.readouterr().out
         with pytest.raises(InvalidRequest, match="no job 'never'"):
             await bench.dispatcher.cancel("never")
         lane.hold.set()
