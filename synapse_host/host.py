@@ -277,6 +277,8 @@ class Host:
         await self._stores.checks.save(check_row(check))
 
     async def _save_model(self, model: RegisteredModel) -> None:
+        # Another identity may have had the id when this host started, so what was found of this one is not here yet.
+        await self._probes.restore(model)
         await self._stores.models.save(row_of(model))
 
     def _runtime(self, model: RegisteredModel) -> LaneRuntime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,23 @@ def test_models_certifications_and_speed_survive_a_restart(tmp_path: Path, tiny_
         again = client.probe_report()["lanes"]
         assert [lane["performance"] for lane in again] == [lane["performance"] for lane in report]
         assert [lane["certification"] for lane in again] == [lane["certification"] for lane in report]
+
+
+def test_an_identity_that_comes_back_to_its_id_is_still_certified(
+    tmp_path: Path, tiny_directory: Path, certified: Callable[[Path], Path]
+) -> None:
+    host = RunningHost(certified(tmp_path))
+
+    def load(client: Client, **params: str) -> None:
+        load_model(client, tiny_directory, engine="reference", model_id="tiny", certify=False, **params)
+
+    with host, host.client() as client:
+        load(client, pooling="cls")
+        with pytest.raises(ProbeRequired):
+            client.embed_query("tiny", "text")
+    with host, host.client() as client:
+        load(client)
+        assert client.embed_query("tiny", "text").dims == 32
 
 
 def test_minilm_is_where_the_tests_expect_it() -> None:
