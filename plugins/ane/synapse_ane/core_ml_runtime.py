@@ -36,14 +36,27 @@ class Placement:
     elsewhere: frozenset[str] = frozenset()
 
     @property
-    def share(self) -> float:
-        """Part of the dispatchable operations on the Neural Engine, 0 to 1; 0 where nothing is dispatched."""
+    def share(self) -> float | None:
+        """Part of the dispatchable operations on the Neural Engine, 0 to 1; None where the place of none is known.
+
+        A plan tells no place of a constant, and none of a function it was not made for.
+        """
         total = self.neural_engine + self.gpu + self.cpu
-        return self.neural_engine / total if total else 0.0
+        return self.neural_engine / total if total else None
+
+
+def least_share(placements: Iterable[Placement]) -> float | None:
+    """The least share of any; None where one is not known, since it may be the least."""
+    shares = [each.share for each in placements]
+    known = [share for share in shares if share is not None]
+    return min(known) if known and len(known) == len(shares) else None
 
 
 def together(placements: Iterable[Placement]) -> Placement:
-    """The placement of functions that run one after another."""
+    """The placement of functions that run one after another; of no operation where the place of one's is not known."""
+    placements = list(placements)
+    if any(each.share is None for each in placements):
+        return Placement(0, 0, 0)
     neural_engine = gpu = cpu = 0
     elsewhere: frozenset[str] = frozenset()
     for each in placements:

@@ -73,8 +73,8 @@ def synapse_rerank(model: PackageModel, sequences: Sequence[TokenIds], progress:
 
 
 @hookimpl
-def synapse_placement(model: PackageModel) -> float:
-    """The least share of operations on the Neural Engine of any package."""
+def synapse_placement(model: PackageModel) -> float | None:
+    """The least share of operations on the Neural Engine of any package; None where Core ML does not tell it."""
     return model.placement_share
 
 

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from synapse_ane.core_ml_runtime import CoreMLRuntime, LoadedProgram, Placement, only_output, together
+from synapse_ane.core_ml_runtime import (
+    CoreMLRuntime,
+    LoadedProgram,
+    Placement,
+    least_share,
+    only_output,
+    together,
+)
 from synapse_ane.package_store import PackageKey, PackageStore
 from synapse_ane.program import IDS, OUTPUT, SegmentShape, function_name, look_ups, record
 from synapse_ane.program_inputs import HIDDEN, Gathered, count_inputs, looked_up
@@ -120,9 +127,11 @@ class ProgramBackend:
         }
 
     def placement_share(self) -> float | None:
-        """The least share of operations on the engine of any length that was compiled here; None before the first."""
-        shares = [together(placed.values()).share for placed in self._placed.values()]
-        return min(shares, default=None)
+        """The least share of operations on the engine of any length that was compiled here.
+
+        None before the first, and where Core ML tells no place of the operations of one.
+        """
+        return least_share(together(placed.values()) for placed in self._placed.values())
 
     def between_segments(self) -> None:
         """Nothing: buffers are Core ML's."""

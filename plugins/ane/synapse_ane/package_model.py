@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from synapse_ane.core_ml_runtime import LoadedProgram, Placement, only_output
+from synapse_ane.core_ml_runtime import LoadedProgram, Placement, least_share, only_output
 from synapse_ane.package_set import Package, package_for
 from synapse_host.hookspecs import EmbedBatch, PluginError, Pooling, Progress
 from synapse_host.model_files.compiled_package import IDS, KINDS, MASK
@@ -81,10 +81,10 @@ class PackageModel:
     use: PackageUse
     folder: Path
     dims: int = 0
-    _placed: float = field(init=False)
+    _placed: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self._placed = min(each.placement.share for each in self.packages)
+        self._placed = least_share(each.placement for each in self.packages)
 
     @property
     def buckets(self) -> list[int]:
@@ -92,8 +92,8 @@ class PackageModel:
         return [each.package.length for each in self.packages]
 
     @property
-    def placement_share(self) -> float:
-        """The least share of operations on the Neural Engine of any package."""
+    def placement_share(self) -> float | None:
+        """The least share of operations on the Neural Engine of any package; None where one is not known."""
         return self._placed
 
     def embed(self, batch: EmbedBatch, progress: Progress) -> Float32:

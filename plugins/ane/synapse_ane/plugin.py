@@ -83,7 +83,7 @@ def synapse_evict_shape(model: AneModel, shape: int, progress: Progress) -> bool
 
 @hookimpl
 def synapse_placement(model: AneModel) -> float | None:
-    """The least share of operations on the Neural Engine of any length; None before one was compiled."""
+    """The least share of operations on the Neural Engine of any length; None before one was compiled, or untold."""
     return model.programs.placement_share()
 
 

@@ -20,7 +20,8 @@ from synapse_host.testing.recorded_encoders import recorded_encoder, recorded_pa
 from synapse_host.testing.recorded_qwen3 import recorded_qwen3
 from synapse_host.testing.tiny_cross_encoders import SEPARATOR
 from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_qwen3 import write_qwen3
+from synapse_host.testing.tiny_modernbert import TinyModernBert
+from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
 from synapse_host.testing.tiny_static import TinyStatic
 
 pytestmark = [
@@ -69,6 +70,21 @@ def test_qwen3_agrees_with_transformers(tmp_path: Path) -> None:
     places = of_two_rungs(recorded.rows)
     rows = [recorded.rows[place] for place in places]
     check(embedded(tmp_path, rows, "last", recorded.longest), recorded.vectors["f64"][places])
+
+
+LONG: dict[str, tuple[Any, Any]] = {
+    "modernbert": (TinyModernBert(5, 8, 2, 2, 12, 97, 2048, span=128), "mean"),
+    "qwen3": (TinyQwen3(5, 8, 1, 2, 1, 8, 12, 97, 2048, tied=True), "last"),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_rows_of_two_thousand_positions_agree_with_the_reference(name: str, tmp_path: Path) -> None:
+    """Tiles of the most scores there may be; the two longer rungs have more tiles of that size."""
+    tiny, pooling = LONG[name]
+    write_model(tmp_path, tiny)
+    rows = seeded_rows([1025, 2048], 97)
+    check(embedded(tmp_path, rows, pooling, 2048), embedded(tmp_path, rows, pooling, 2048, reference_plugin))
 
 
 def test_bert_agrees_with_the_reference(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from synapse_ane import core_ml_runtime, interpreted
-from synapse_ane.core_ml_runtime import CoreMLTools, Placement, only_output, together
+from synapse_ane.core_ml_runtime import CoreMLTools, Placement, _counted, least_share, only_output, together
 from synapse_ane.interpreted_runtime import InterpretedRuntime
 from synapse_ane.mil import TARGET, Function, Program, ct, mb, types
 from synapse_ane.program import MAIN, RecordedProgram, save_package
@@ -92,7 +93,9 @@ def test_a_runtime_runs_a_function_of_a_package(runtime: type, tmp_path: Path) -
     for name in ("tokens_3", None):
         program = runtime().load(compiled, name)
         assert only_output(program.predict({"x": x}), "output").tolist() == (x + x).tolist()
-        assert 0.0 <= runtime().placement(compiled, name).share <= 1.0
+        share = runtime().placement(compiled, name).share
+        assert share is not None
+        assert 0.0 <= share <= 1.0
     with pytest.raises(RuntimeError):
         program.predict({"x": x[:, :1]})
     for refused in (runtime().load, runtime().placement):
@@ -105,11 +108,32 @@ def test_a_runtime_runs_a_function_of_a_package(runtime: type, tmp_path: Path) -
 
 def test_placement_shares() -> None:
     assert Placement(9, 0, 1).share == pytest.approx(0.9)
-    assert Placement(0, 0, 0).share == 0.0
+    # A plan made for another function tells nothing of this one: that is no share of nothing.
+    assert Placement(0, 0, 0).share is None
+    assert together([Placement(9, 0, 1), Placement(0, 0, 0)]).share is None
+    assert least_share([Placement(9, 0, 1), Placement(0, 0, 0)]) is None
+    assert least_share([Placement(9, 0, 1), Placement(1, 1, 0)]) == 0.5
+    assert least_share([]) is None
     both = together([Placement(9, 0, 1, frozenset({"cast"})), Placement(1, 2, 3, frozenset({"gather"}))])
     assert both == Placement(10, 2, 4, frozenset({"cast", "gather"}))
     with pytest.raises(RuntimeError, match="'output'"):
         only_output({"other": np.zeros(1)}, "output")
+
+
+def test_operations_of_a_plan_are_counted_by_device_and_constants_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from coremltools.models import compute_device
+
+    kinds = {name: type(name, (), {}) for name in ("MLNeuralEngineComputeDevice", "MLGPUComputeDevice", "CPU")}
+    for name in ("MLNeuralEngineComputeDevice", "MLGPUComputeDevice"):
+        monkeypatch.setattr(compute_device, name, kinds[name])
+    told = [("ios18.const", None), ("ios18.conv", "MLNeuralEngineComputeDevice"), ("ios18.cast", "CPU"),
+            ("ios18.gather", "MLGPUComputeDevice")]  # fmt: skip
+    usages = [
+        (SimpleNamespace(operator_name=name), device and SimpleNamespace(preferred_compute_device=kinds[device]()))
+        for name, device in told
+    ]
+    assert _counted(usages) == Placement(1, 1, 1, frozenset({"cast", "gather"}))
+    assert _counted([(operation, None) for operation, _ in usages]).share is None
 
 
 @pytest.mark.parametrize(
