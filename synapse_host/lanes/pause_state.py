@@ -13,6 +13,8 @@ from typing import Any
 from synapse_host.errors import EXCEPTIONS, SynapseError
 from synapse_host.lanes.registered_model import RegisteredModel
 
+#: What an ended pause waits for, as a rule.
+_OTHERS_LOCK = "another process gives the hardware's lock back"
 #: Least wait suggested to who meets a pause, also where it is over but the lock is still another's (wire contract).
 LEAST_RETRY_MS = 1000
 
@@ -59,6 +61,7 @@ class PauseState:
         self.fault: DrainFault | None = None
         self._lanes_failed = False
         self._lock_given_back = False
+        self._waits_for = _OTHERS_LOCK
 
     @property
     def active(self) -> bool:
@@ -111,6 +114,10 @@ class PauseState:
         elif self.active:
             self._run()
 
+    def lock_refused(self, waits_for: str = _OTHERS_LOCK) -> None:
+        """The lock could not be taken; requests are told what it ``waits_for``."""
+        self._waits_for = waits_for
+
     def lock_taken(self) -> None:
         """The lock is ours again."""
         if self.phase is PausePhase.WAITING_FOR_LOCK:
@@ -124,11 +131,7 @@ class PauseState:
         over = self.phase is PausePhase.WAITING_FOR_LOCK
         return EXCEPTIONS["lane_paused"](
             f"model {model.model_id!r} is paused by an operator ({pause.reason}); "
-            + (
-                "it comes back when another process gives the hardware's lock back"
-                if over
-                else f"{left_ms} ms are left"
-            ),
+            + (f"it comes back when {self._waits_for}" if over else f"{left_ms} ms are left"),
             details={
                 "lane_id": model.model_id,
                 "fingerprint": model.fingerprint,

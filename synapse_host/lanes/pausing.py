@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from synapse_host.errors import EXCEPTIONS, SynapseError
 from synapse_host.lanes.hardware_lock import HardwareLock
 from synapse_host.lanes.lane import Lane
+from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.neural_engine_models import on_neural_engine
 from synapse_host.lanes.pause_state import DrainFault, Pause, PauseState
@@ -149,6 +150,11 @@ class PauseControl:
         if self.state.fault is not None:
             fault = self.state.fault
             _log.warning("neural engine: the pause ends undrained: %s, %s", fault.lane_id or "the lock", fault.message)
+        elif not self.state.hardware_free:
+            busy = ", ".join(lane.model.model_id for lane in self.lanes if lane.state is not LaneState.UNLOADED)
+            _log.warning(
+                "neural engine: the pause ends undrained, the hardware was never free; not unloaded: %s", busy or "none"
+            )
         self.state.end()
         if self.state.active:
             self._take_lock()
@@ -160,8 +166,10 @@ class PauseControl:
             taken = self._lock.acquire()
         except OSError as error:
             _log.warning("neural engine: its lock cannot be taken: %s", error)
+            self.state.lock_refused(f"its lock can be taken: {error}")
             return
         if not taken:
+            self.state.lock_refused()
             _log.warning("neural engine: another process still holds its lock; lanes stay paused")
             return
         self.state.lock_taken()

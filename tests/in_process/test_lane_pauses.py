@@ -212,13 +212,14 @@ async def test_a_load_in_progress_ends_and_is_unloaded_again() -> None:
         await it.phase("paused")
 
 
-async def test_resuming_stops_waiting_for_the_drain_and_cuts_nothing_off() -> None:
+async def test_resuming_stops_waiting_for_the_drain_and_cuts_nothing_off(caplog: pytest.LogCaptureFixture) -> None:
     async with bench() as it:
         worker = await it.loaded("direct")
-        with it.lane("direct").lease():
+        with it.lane("direct").lease(), caplog.at_level(logging.WARNING):
             await it.pause()
             await anyio.wait_all_tasks_blocked()
             assert (await it.call("lanes.resume"))["phase"] == "running"
+            assert any("never free; not unloaded: direct" in text for text in caplog.messages)
             await anyio.wait_all_tasks_blocked()
         assert "release" not in it.lock.calls
         await anyio.wait_all_tasks_blocked()
@@ -259,6 +260,14 @@ async def test_lanes_stay_paused_while_another_process_has_the_lock(caplog: pyte
             assert (await it.call("lanes.resume"))["phase"] == "waiting_for_lock"
             await until(lambda: it.lock.calls.count("acquire") >= 3)
         assert sum("another process still holds its lock" in text for text in caplog.messages) >= 3
+        with pytest.raises(SynapseError, match="when another process gives the hardware's lock back"):
+            it.control.refuse(it.lane("direct").model)
+        it.lock.fault = OSError(21, "Is a directory", "/u/neural-engine.lock")
+        tried = it.lock.calls.count("acquire")
+        await until(lambda: it.lock.calls.count("acquire") > tried + 1)
+        with pytest.raises(SynapseError, match=r"comes back when its lock can be taken: .*'/u/neural-engine.lock'"):
+            it.control.refuse(it.lane("direct").model)
+        it.lock.fault = None
         status = await it.call("lanes.resume")
         assert (status["phase"], status["hardware_free"]) == ("waiting_for_lock", False)
         with pytest.raises(SynapseError) as refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from synapse_ane.core_ml_runtime import CoreMLRuntime
 from synapse_ane.graph_backend import ModelIdentity, ProgramBackend
 from synapse_ane.package_store import PackageStore
+from synapse_ane.scratch_folder import scratch_folder
 from synapse_ane.shape_ladder import ShapeLadder
 from synapse_ane.shape_table import ShapeTable
 from synapse_host.hookspecs import DType, EmbedBatch, LoadSpec, Phase, PluginError, Progress
@@ -39,7 +40,7 @@ class AneModel:
     engine: OwnedEngine
     programs: ProgramBackend
     way_out: WayOut
-    own_folder: tempfile.TemporaryDirectory[str] | None
+    own_folder: Path | None
 
     @property
     def dims(self) -> int:
@@ -81,7 +82,7 @@ class AneModel:
         """Drop programs, weights and the packages nobody else will use."""
         self.engine.unload()
         if self.own_folder is not None:
-            self.own_folder.cleanup()
+            shutil.rmtree(self.own_folder, ignore_errors=True)
 
     def _run_once(self, shape: int, progress: Progress) -> None:
         def reported(completed: int, phase: Phase, token_ids: Sequence[int] = ()) -> None:
@@ -100,12 +101,14 @@ def load(spec: LoadSpec, progress: Progress, runtime: CoreMLRuntime, kernel_revi
     """Open the checkpoint and make the program of its shortest shape; record it only, where the host admits shapes.
 
     Raises:
-        PluginError: as the shared engine's loading.
+        PluginError: as the shared engine's loading, or load_failed where the disk takes no folder for packages.
 
     """
     root = spec.runtime_config.get(PACKAGES)
-    own = None if root else tempfile.TemporaryDirectory(prefix="synapse-ane-")
-    folder = Path(root or (own.name if own else ""))
+    # Where a worker is killed, the next one removes it.
+    own = None if root else scratch_folder()
+    folder = Path(root) if root else own
+    assert folder is not None
     identity = ModelIdentity(spec.artifact_digest, _digest_of(spec), kernel_revision)
     explicit = _explicit(spec)
     made: list[ProgramBackend] = []
@@ -121,7 +124,7 @@ def load(spec: LoadSpec, progress: Progress, runtime: CoreMLRuntime, kernel_revi
         engine = load_engine(spec, DTYPES, backend, progress, ShapeLadder)
     except BaseException:
         if own is not None:
-            own.cleanup()
+            shutil.rmtree(own, ignore_errors=True)
         raise
     made[0].recording = False
     return AneModel(engine, made[0], way_out_of(spec), own)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,21 @@ def test_a_host_that_admits_shapes_has_nothing_compiled_at_load(tiny: Path, comp
         with pytest.raises(PluginError, match="129 is no shape of this lane; it has 128, 256, 512") as wrong:
             plugin.synapse_admit_shape(model, 129, ignore_progress)
         assert wrong.value.code == "invalid_request"
+
+
+def test_packages_of_a_killed_worker_go_with_the_next_load(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(pid, 0)
+    root = tmp_path / f"synapse-ane-{os.getuid()}"
+    root.mkdir(mode=0o700)
+    (left := root / f"{pid}-packages").mkdir()
+    with loaded_model(plugin, tiny, dtype="f16", max_tokens=128, runtime_config=EXPLICIT, settings=INTERPRETED):
+        assert not left.exists()
+        assert len(list(root.iterdir())) == 1
+    assert list(root.iterdir()) == []
 
 
 def test_a_missing_tensor_shows_at_load_also_where_nothing_is_compiled(tiny: Path) -> None:

@@ -78,5 +78,6 @@ def test_a_pause_ends_the_worker_and_gives_the_lock_back(client: Client) -> None
         client.embed_query("gte", SHORT)
     assert refused.value.code == "lane_paused"
     client.call("lanes.resume")
-    client.embed_query("gte", SHORT)
+    # A load longer than five seconds, on a busy machine, is told as such and goes on.
+    client.embed_query("gte", SHORT, retries=20)
     assert residency(client)["worker_pid"] not in (None, pid)
