@@ -113,7 +113,7 @@ def _restricted(scores: Var, tile: _Tile, sight: Sight, masks: Masks) -> Var:
     if sight.window is None and tile.first > tile.begin:
         # Keys before the tile are seen by all of it; only the square of the tile itself needs a mask.
         past, own = mb.split(x=scores, split_sizes=[tile.first - tile.begin, tile.end - tile.first], axis=3)
-        return mb.concat(values=[past, mb.add(x=own, y=_mask(tile.first - tile.first, tile, sight, masks))], axis=3)
+        return mb.concat(values=[past, mb.add(x=own, y=_mask(0, tile, sight, masks))], axis=3)
     return mb.add(x=scores, y=_mask(tile.first - tile.begin, tile, sight, masks))
 
 
