@@ -54,7 +54,7 @@ def test_bits_do_not_depend_on_batch_or_position(client: Client, model: str) -> 
     texts = salted_texts(f"batch-{model}")
     expected = alone(client, model, texts)
     draw = random.Random(7)
-    for size in (2, 3, 7, 16, len(texts)):
+    for size in (2, 7, len(texts)):
         order = draw.sample(range(len(texts)), len(texts))
         for start in range(0, len(order), size):
             chosen = order[start : start + size]

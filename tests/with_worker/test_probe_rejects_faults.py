@@ -15,6 +15,10 @@ from synapse_host.testing.tiny_models import TinyBert, write_model
 
 pytestmark = pytest.mark.anyio
 
+#: Faults that only the backend's check of itself sees in bf16, which is the same whatever model the lane has: the last
+#: test plants them where it is the hardest, in a model that they hardly change.
+SUBTLE = ("tanh_for_erf", "wrong_eps")
+
 TINY = TinyBert(
     seed=11, hidden=48, layers=2, heads=4, intermediate=96, vocab=120, positions=130
 )  # two more than max_tokens, so that a shifted position is still in the table
@@ -47,7 +51,7 @@ async def test_a_planted_fault_is_rejected_in_f32(tmp_path: Path, fault: str) ->
     assert "cosine" in (found.reason or "")
 
 
-@pytest.mark.parametrize("fault", sorted(set(FAULTS) - EAGER_ONLY))
+@pytest.mark.parametrize("fault", sorted(set(FAULTS) - EAGER_ONLY - set(SUBTLE)))
 async def test_a_planted_fault_is_rejected_on_the_cpu_lane_in_bf16(tmp_path: Path, fault: str) -> None:
     found = await outcome(write_tiny(tmp_path), tmp_path, "cpu", "bf16", fault)
     assert found.status == "uncertified"
@@ -64,7 +68,7 @@ async def test_f16_overflow_is_rejected_as_output_that_is_no_vector(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["wrong_eps", "tanh_for_erf"])
+@pytest.mark.parametrize("fault", SUBTLE)
 async def test_a_subtle_fault_in_the_real_model_is_rejected_in_bf16(tmp_path: Path, fault: str) -> None:
     found = await outcome(minilm_directory(), tmp_path, "cpu", "bf16", fault)
     assert found.status == "uncertified"
