@@ -10,6 +10,8 @@ from email.utils import parsedate_to_datetime
 
 #: Statuses that may pass by themselves.
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: RFC 9110, 8.8.3, of ASCII alone: what lies beyond it cannot be sent back as it came.
+_STRONG_TAG = re.compile(r'"[\x21\x23-\x7e]*"')
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -61,9 +63,14 @@ def retry_after_s(text: str | None, now: datetime) -> float | None:
         return float(seconds)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, ((when if when.tzinfo else when.replace(tzinfo=UTC)) - now).total_seconds())
+
+
+def strong_tag(text: str | None) -> str | None:
+    """An ETag header that may be sent back in If-Range: a strong one, and none that no header may hold."""
+    return text if text is not None and _STRONG_TAG.fullmatch(text) else None
 
 
 def _number(text: str | None) -> int | None:

@@ -11,6 +11,7 @@ from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.downloads.manifest import WantedFile
 from synapse_host.downloads.room import DownloadRoom
+from synapse_host.downloads.sources import address_fault
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
 from synapse_host.model_files.source_files import open_regular, read_file
 from synapse_host.tokenization.library_tokenizer import sanitized_digest
@@ -24,8 +25,8 @@ def is_pinned_address(source: str, expected_sha256: str | None) -> bool:
     """Whether ``source`` is on the network; refused before any of it is asked unless the content is pinned.
 
     Raises:
-        InvalidRequest: an address without a digest or of a branch, neither an address nor an absolute path, or one with
-            a NUL; details ``source_url``.
+        InvalidRequest: an address without a digest, of a branch or of no server, neither an address nor an absolute
+            path, or one with a NUL; details ``source_url``.
 
     """
     if "\0" in unquote(source):
@@ -35,6 +36,8 @@ def is_pinned_address(source: str, expected_sha256: str | None) -> bool:
             raise _refused(source, "has no digest to be held against; give expected_digest")
         if "/resolve/main/" in source:
             raise _refused(source, "names a branch, which moves; name a revision")
+        if (fault := address_fault(source)) is not None:
+            raise _refused(source, fault)
         return True
     if not source.startswith(("/", "file:///")):
         raise _refused(source, "is neither an http(s) address nor an absolute path; correct it")

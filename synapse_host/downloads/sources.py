@@ -39,6 +39,18 @@ class Sources:
         return [Address(f"{base.rstrip('/')}/{path}", token) for base, token in [*bases, (self.endpoint, self.token)]]
 
 
+def address_fault(url: str) -> str | None:
+    """Why an http(s) address can be asked of nobody, as the end of a message about it; None where it can."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+        if host:
+            host.encode("idna")
+    except ValueError as fault:
+        return f"is no address ({fault}); correct it"
+    return None if host else "names no server; correct it"
+
+
 def _below(address: str, endpoint: str) -> bool:
     ours, theirs = urlsplit(endpoint), urlsplit(address)
     return (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc)

@@ -21,7 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.cache.ingest import Ingest
 from synapse_host.cache.metadata import BlobMetadata
-from synapse_host.downloads.answer import BeginAnew, Body, Refused, read_answer
+from synapse_host.downloads.answer import BeginAnew, Body, Refused, read_answer, strong_tag
 from synapse_host.downloads.attempts import Attempts
 from synapse_host.downloads.failures import artifact_invalid, download_failed, storage_failure
 from synapse_host.downloads.manifest import WantedFile
@@ -131,9 +131,7 @@ class Transfer:
 
         try:
             with self._rules.limits.limit(self._left_s()):
-                response = await self._session.get(
-                    self._address.url, headers=self._headers(), middlewares=_login(self._address)
-                )
+                response = await self._ask()
             async with response:
                 await self._take(response)
         except TimeoutError as stalled:
@@ -149,6 +147,19 @@ class Transfer:
         except (aiohttp.ClientError, OSError) as cut:
             raise _Passing(self._network(str(cut) or type(cut).__name__)) from cut
 
+    async def _ask(self) -> aiohttp.ClientResponse:
+        import aiohttp
+
+        try:
+            return await self._session.get(
+                self._address.url, headers=self._headers(), middlewares=_login(self._address)
+            )
+        except aiohttp.ClientError:
+            raise
+        except ValueError as fault:
+            # A redirect may lead to a port out of range, or to a name that no resolver takes.
+            raise self._network(f"leads to what is no address ({fault})") from fault
+
     async def _take(self, response: aiohttp.ClientResponse) -> None:
         match read_answer(response.status, response.headers, self._received, now=self._rules.now()):
             case Refused() as refused:
@@ -160,7 +171,7 @@ class Transfer:
                 self._require_size(body.size)
                 if body.start != self._received:
                     await self._begin_anew()
-                self._etag = response.headers.get("ETag")
+                self._etag = strong_tag(response.headers.get("ETag"))
                 await self._pump(response)
                 self._require_whole()
 
@@ -239,7 +250,7 @@ class Transfer:
         if not self._received:
             return {}
         headers = {"Range": f"bytes={self._received}-"}
-        if self._etag is not None and not self._etag.startswith("W/"):
+        if self._etag is not None:
             headers["If-Range"] = self._etag
         return headers
 

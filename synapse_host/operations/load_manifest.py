@@ -15,6 +15,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import AliasChoices, Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
 
 from synapse_host.downloads.manifest import WantedFile
+from synapse_host.downloads.sources import address_fault
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import DType, Pooling, Task
 from synapse_host.lanes.load_request import LoadRequest, NamedFile
@@ -134,6 +135,9 @@ def load_plan(params: ModelLoadParams) -> LoadPlan:
 
     """
     specs = _specs(params)
+    for spec in specs:
+        if _is_address(spec.place) and (fault := address_fault(spec.place)) is not None:
+            raise _bad_file(spec, fault)
     if params.source == "file":
         _refuse_local_extras(params, specs)
         base = None
@@ -191,6 +195,8 @@ def _url_base(params: ModelLoadParams) -> str:
     base = params.url or ""
     if base and not base.startswith(_HTTP):
         raise _lacks("url", f"url {base[:200]!r} is no http(s) address; correct it")
+    if base and (fault := address_fault(base)) is not None:
+        raise _lacks("url", f"url {base[:200]!r} {fault}")
     return base
 
 

@@ -152,6 +152,18 @@ async def test_a_path_with_a_nul_is_refused_by_the_name_of_its_parameter(
         assert set(refused.value.details or {}) == {parameter}
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["http://[", "http://[::1", "http://:99999/", "http://a:b/", "http://127.0.0.1:-1/", "http://a..b/x"]
+    + [f"http://{'a' * 64}.example/x", "http://", "http:///x"],
+)
+async def test_an_address_of_no_server_is_refused_by_the_name_of_its_parameter(tmp_path: Path, address: str) -> None:
+    async with served(tmp_path) as host:
+        with pytest.raises(InvalidRequest, match=r"source_url .*; correct it") as refused:
+            await host.call("cache.pin", source_url=address, expected_digest=SHA)
+        assert set(refused.value.details or {}) == {"source_url"}
+
+
 async def test_a_download_is_polled_by_model_status_and_removed(tmp_path: Path) -> None:
     async with served(tmp_path) as host:
         first = await host.call("models.download", catalog_id="tiny", request_key="  ")

@@ -115,6 +115,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         {"source": "url", "files": {"model": file("ftp://a.example/m")}}, "neither a name nor", {"file": "ftp://a.example/m"},
     ),
     "base of another scheme": ({**HUB, "source": "url", "url": "file:///m"}, "no http(s)", {"parameter": "url"}),
+    "base of no server": ({**HUB, "source": "url", "url": "http://["}, "is no address", {"parameter": "url"}),
+    "port out of range": (
+        {"source": "file", "path": "/m", "files": {"tokenizer": file("http://a.example:99999/t.json")}},
+        "is no address",
+        {"file": "http://a.example:99999/t.json"},
+    ),
     "name without a base": ({**HUB, "source": "url"}, "no url it is below", {"file": "model.safetensors"}),
     "one name for two files": (
         {**HUB, "files": {**HUB["files"], "config": file("tokenizer.json", THIRD)}},
