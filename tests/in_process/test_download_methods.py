@@ -154,8 +154,10 @@ async def test_a_path_with_a_nul_is_refused_by_the_name_of_its_parameter(
 
 @pytest.mark.parametrize(
     "address",
-    ["http://[", "http://[::1", "http://:99999/", "http://a:b/", "http://127.0.0.1:-1/", "http://a..b/x"]
-    + [f"http://{'a' * 64}.example/x", "http://", "http:///x"],
+    [
+        *("http://[", "http://[::1", "http://:99999/", "http://a:b/", "http://127.0.0.1:-1/", "http://a..b/x"),
+        *(f"http://{'a' * 64}.example/x", "http://", "http:///x"),
+    ],
 )
 async def test_an_address_of_no_server_is_refused_by_the_name_of_its_parameter(tmp_path: Path, address: str) -> None:
     async with served(tmp_path) as host:
