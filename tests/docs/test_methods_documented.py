@@ -33,7 +33,7 @@ def served() -> dict[str, Method]:
     """The methods of a host that is open and listens nowhere."""
 
     async def collect(home: str) -> dict[str, Method]:
-        async with open_host(load_settings({"SYNAPSE_HOME": home})) as host:
+        async with open_host(load_settings({"SYNAPSE_HOME": home, "SYNAPSE_TEST_HARDWARE_DIR": home})) as host:
             return {method.name: method for method in host.registry()}
 
     with TemporaryDirectory() as home:

@@ -31,7 +31,11 @@ def use(socket: Path, directory: Path) -> None:
 
 @pytest.mark.anyio
 async def test_nobody_takes_a_lock_out_of_order(tmp_path: Path, tiny_directory: Path) -> None:
-    settings, stop, ready = load_settings({"SYNAPSE_HOME": str(tmp_path)}), anyio.Event(), anyio.Event()
+    settings, stop, ready = (
+        load_settings({"SYNAPSE_HOME": str(tmp_path), "SYNAPSE_TEST_HARDWARE_DIR": str(tmp_path)}),
+        anyio.Event(),
+        anyio.Event(),
+    )
     with watched_locks() as watch:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(run_host, settings, stop=stop, on_ready=ready.set))

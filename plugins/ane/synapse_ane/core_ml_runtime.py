@@ -118,9 +118,9 @@ class CoreMLTools:
         return CoreMLProgram(model)
 
     def placement(self, compiled: Path, function: str | None) -> Placement:
-        from coremltools.models.compute_plan import MLComputePlan
-
         with _refusals(f"{compiled.name} has no compute plan"):
+            from coremltools.models.compute_plan import MLComputePlan
+
             plan = MLComputePlan.load_from_path(str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE)
             program = plan.model_structure.program
             if program is None:

@@ -13,8 +13,8 @@ from synapse_host.hookspecs import CapabilityEvidence, RefusalReason
 PLATFORMS = ("darwin-arm64",)
 #: Packages of several functions and half-precision inputs.
 REQUIRED_MACOS = (15, 0)
-#: First release that writes packages of several functions and reads compute plans.
-REQUIRED_COREMLTOOLS = (8, 0)
+#: First release that compiles a package by its path; 8.1 is the first that reads compute plans.
+REQUIRED_COREMLTOOLS = (8, 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ DEVICE_OF_DEVELOPERS = ("cpu", "interpreter") if judge(read_machine()).status ==
         ({"macos": ()}, "device_below_floor", "device_below_floor", "15.0"),
         ({"coremltools": None}, "worker_missing", "runtime_missing", "pip install"),
         ({"coremltools": "7.2"}, "worker_missing", "runtime_version", "7.2"),
+        ({"coremltools": "8.1"}, "worker_missing", "runtime_version", "8.1 is older than 8.2"),
     ],
 )
 def test_a_machine_below_the_floor_is_refused(change: dict[str, Any], reason: str, detail: str, said: str) -> None:

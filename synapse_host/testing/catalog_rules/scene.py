@@ -123,6 +123,7 @@ class Stage:
             backends = ",".join(f'"{name}"' for name in switched_on)
             environment = {
                 "SYNAPSE_HOME": str(home),
+                "SYNAPSE_TEST_HARDWARE_DIR": str(home / "hardware"),
                 "SYNAPSE_CATALOG_BACKENDS": f"[{backends}]",
                 **tiny.environment,
                 **self.environment,
