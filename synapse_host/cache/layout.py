@@ -89,9 +89,12 @@ class CacheLayout:
             raise unusable(self.root, problem) from problem
 
     def digests(self) -> list[str]:
-        """Every digest that has content or a document, sorted."""
-        with_content = {path.name for path in self.blobs.iterdir()}
-        described = {path.stem for path in self.metadata.iterdir()}
+        """Every digest that has content or a document, sorted; raises ``StoreFailure`` where they cannot be listed."""
+        try:
+            with_content = {path.name for path in self.blobs.iterdir()}
+            described = {path.stem for path in self.metadata.iterdir()}
+        except OSError as problem:
+            raise unusable(self.root, problem) from problem
         return sorted(name for name in with_content | described if is_digest(name))
 
 
@@ -120,8 +123,9 @@ def unusable(path: Path, problem: OSError) -> StoreFailure:
     elif problem.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         remedy = "give the host's user the right to write there, or choose another cache directory"
     else:
-        remedy = "check the disk, then retry"
-    return StoreFailure(f"the model cache at {path} cannot be used ({problem.strerror or problem}); {remedy}")
+        remedy = "put right what is in its place, or check the disk, then retry"
+    where = f": {problem.filename}" if problem.filename not in (None, str(path)) else ""
+    return StoreFailure(f"the model cache at {path} cannot be used ({problem.strerror or problem}{where}); {remedy}")
 
 
 def _try_lock(path: Path) -> None:

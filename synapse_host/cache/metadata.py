@@ -50,7 +50,10 @@ class BlobMetadata:
     @classmethod
     def from_json(cls, data: bytes) -> BlobMetadata:
         """Read a document; raises ``ValueError`` for anything ``to_json`` would not write."""
-        fields: Any = json.loads(data)
+        try:
+            fields: Any = json.loads(data)
+        except RecursionError as deep:
+            raise ValueError("is nested too deep") from deep
         if not isinstance(fields, dict) or fields.pop("version", None) != _VERSION:
             raise ValueError(f"is no document of version {_VERSION}")
         try:
@@ -58,9 +61,37 @@ class BlobMetadata:
             found = cls(**{**fields, "pins": tuple(fields["pins"]), "tombstone": Tombstone(**stone) if stone else None})
         except (TypeError, KeyError) as wrong:
             raise ValueError(f"has other fields than expected: {wrong}") from wrong
+        if wrong_field := _wrong_field(found):
+            raise ValueError(f"has {getattr(found, wrong_field)!r:.80} for its {wrong_field}")
         if found.to_json() != data:
             raise ValueError("is not written as this host writes it")
         return found
+
+
+def _wrong_field(found: BlobMetadata) -> str | None:
+    """The first field that holds what no host writes: a dataclass does not look at what it is given."""
+    stone = found.tombstone
+    right = {
+        "digest": _is_text(found.digest),
+        "size": _is_count(found.size),
+        "source_url": _is_text(found.source_url),
+        "format": _is_text(found.format),
+        "sanitized_tokenizer_digest": found.sanitized_tokenizer_digest is None
+        or _is_text(found.sanitized_tokenizer_digest),
+        "valid": type(found.valid) is bool,
+        "pins": all(map(_is_text, found.pins)),
+        "tombstone": stone is None or (_is_count(stone.marked_ms) and _is_text(stone.marked_by)),
+    }
+    return next((name for name, is_right in right.items() if not is_right), None)
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_count(value: object) -> bool:
+    """Whether it is a number of bytes or milliseconds that SQLite and the disk can hold."""
+    return type(value) is int and 0 <= value < 2**63
 
 
 def read_metadata(layout: CacheLayout, digest: str) -> BlobMetadata | None:

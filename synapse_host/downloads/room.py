@@ -13,7 +13,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from synapse_host.cache.blob_cache import BlobCache
-from synapse_host.cache.layout import CacheLayout
+from synapse_host.cache.layout import CacheLayout, unusable
 from synapse_host.downloads.download_jobs import DownloadJobs, JobRules
 from synapse_host.downloads.fetcher import Fetcher
 from synapse_host.downloads.installs import Installs
@@ -102,7 +102,10 @@ class DownloadRoom:
         # Once only: later, jobs run whose pins the store does not vouch for yet.
         async with self._pins_are_put_right:
             if not self._usable:
-                await anyio.to_thread.run_sync(repin, self.cache, self.installs, self._models)
+                try:
+                    await anyio.to_thread.run_sync(repin, self.cache, self.installs, self._models)
+                except OSError as problem:
+                    raise unusable(self.cache.layout.root, problem) from problem
                 self._usable = True
 
     def removal(self, holders: Sequence[HolderSource]) -> Removal:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,44 @@ def test_a_document_that_was_changed_by_hand_is_named(cache: BlobCache) -> None:
     file.write_bytes(file.read_bytes().replace(b"host-a", b"host-z").replace(b'"version": 1', b'"version":  1'))
     with pytest.raises(StoreFailure, match=rf"{DIGEST}\.json"):
         cache.find(DIGEST)
+
+
+WRONG_FIELDS = {
+    "size": ["abc", None, -5, 10**40, True],
+    "pins": [[1, 2], [None]],
+    "source_url": [None, 3],
+    "format": [None],
+    "valid": ["no", 1],
+    "sanitized_tokenizer_digest": [5],
+    "tombstone": [{"marked_ms": "x", "marked_by": "host-a"}, {"marked_ms": 1, "marked_by": None}],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, given in WRONG_FIELDS.items() for value in given])
+def test_a_document_with_a_field_no_host_writes_is_named(cache: BlobCache, name: str, value: object) -> None:
+    put(cache)
+    file = cache.layout.metadata_file(DIGEST)
+    document = {**json.loads(file.read_bytes()), name: value}
+    file.write_bytes(json.dumps(document, sort_keys=True, indent=1).encode() + b"\n")
+    for use in (cache.pins, lambda: cache.find(DIGEST)):
+        with pytest.raises(StoreFailure, match=rf"{DIGEST}\.json: has .* for its {name}; remove the file"):
+            use()
+
+
+def test_a_document_nested_too_deep_is_named(cache: BlobCache) -> None:
+    put(cache)
+    cache.layout.metadata_file(DIGEST).write_bytes(b"[" * 100_000)
+    with pytest.raises(StoreFailure, match=rf"{DIGEST}\.json: is nested too deep; remove the file"):
+        cache.pins()
+
+
+def test_a_cache_that_cannot_be_listed_is_told(cache: BlobCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(StoreFailure, match=r"Permission denied: .*/blobs\); give the host's user the right"):
+        cache.pins()
 
 
 def test_a_collection_removes_what_dead_hosts_left_and_spares_the_living(cache: BlobCache) -> None:
