@@ -125,7 +125,7 @@ def _delete(layout: CacheLayout, digest: str) -> int:
 
 def _remove_idle_leases(layout: CacheLayout, digests: Sequence[str]) -> None:
     """Lease files of content that is not here, as a refused reader or a broken collection leaves them."""
-    for path in layout.leases.iterdir():
+    for path in _files(layout.leases):
         if path.name not in digests:
             with exclusive_lease(layout, path.name) as alone:
                 if alone:
@@ -134,7 +134,7 @@ def _remove_idle_leases(layout: CacheLayout, digests: Sequence[str]) -> None:
 
 def _remove_abandoned(incoming: Path) -> None:
     """Files of ingests whose process is gone: nobody holds their lock."""
-    for path in incoming.iterdir():
+    for path in _files(incoming):
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -150,5 +150,12 @@ def _remove_abandoned(incoming: Path) -> None:
 
 def _remove_partial(metadata: Path) -> None:
     """Documents that were never finished; the change lock is held, so nobody writes one now."""
-    for path in metadata.glob(".*.part"):
-        path.unlink(missing_ok=True)
+    for path in _files(metadata):
+        if path.name.startswith(".") and path.suffix == ".part":
+            path.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder, what else somebody put there passed over: no host writes a directory or a link in it."""
+    with os.scandir(folder) as entries:
+        return [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]

@@ -268,6 +268,19 @@ def test_a_collection_removes_what_dead_hosts_left_and_spares_the_living(cache: 
     assert [path.name for path in cache.layout.metadata.iterdir()] == [f"{DIGEST}.json"]
 
 
+def test_a_collection_passes_over_what_no_host_put_there(cache: BlobCache) -> None:
+    strangers = []
+    for folder in (cache.layout.incoming, cache.layout.leases, cache.layout.metadata):
+        strangers += [folder / "lost+found.part", folder / ".loop.part"]
+        strangers[-2].mkdir()
+        strangers[-1].symlink_to(strangers[-1].name)
+    (cache.layout.incoming / "ingest-1-1.tmp").write_bytes(b"left by a host that died")
+    cache.sweep()
+    assert collected(cache, 0) == []
+    assert all(stranger.is_symlink() or stranger.is_dir() for stranger in strangers)
+    assert not (cache.layout.incoming / "ingest-1-1.tmp").exists()
+
+
 def test_the_watermark_counts_reading_as_use(cache: BlobCache) -> None:
     digests = [put(cache, bytes([number]) * 1000).digest for number in range(3)]
     for age, digest in enumerate(digests):
