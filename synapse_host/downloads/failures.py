@@ -26,23 +26,26 @@ def artifact_invalid(
     expected_size: int | None,
     actual_size: int | None,
 ) -> ArtifactInvalid:
-    """Content that is not what the catalog says, or is not there. A value is None where it could not be known."""
+    """Content that is not what the catalog says, or is not there. A value is None where it could not be known.
+
+    A file with no size to expect is none of the catalog's: no download of an entry would bring it back.
+    """
     if actual_size is None:
         found = "is not in the model cache"
     else:
         found = f"has {actual_size} bytes and sha256 {actual_sha256 or 'not known'}"
-    return ArtifactInvalid(
-        f"{file} {found}; expected are {expected_size} bytes and sha256 {expected_sha256}; "
-        "call models.download to fetch it again",
-        details={
-            "file": file,
-            "expected_sha256": expected_sha256,
-            "actual_sha256": actual_sha256,
-            "expected_size": expected_size,
-            "actual_size": actual_size,
-            "recovery_op": "models.download",
-        },
-    )
+    details = {
+        "file": file,
+        "expected_sha256": expected_sha256,
+        "actual_sha256": actual_sha256,
+        "expected_size": expected_size,
+        "actual_size": actual_size,
+    }
+    if expected_size is None:
+        said = f"expected is sha256 {expected_sha256}; correct the digest, or the place the file comes from"
+        return ArtifactInvalid(f"{file} {found}; {said}", details={**details, "recovery_op": None})
+    said = f"expected are {expected_size} bytes and sha256 {expected_sha256}; call models.download to fetch it again"
+    return ArtifactInvalid(f"{file} {found}; {said}", details={**details, "recovery_op": "models.download"})
 
 
 def storage_failure(file: str, failure: StoreFailure) -> SynapseError:

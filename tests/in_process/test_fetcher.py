@@ -228,6 +228,13 @@ async def test_what_is_not_what_is_wanted_never_shows(
     assert details["actual_size"] == len(body) if known else details["actual_size"] > len(BODY)
 
 
+async def test_a_file_of_no_entry_is_brought_back_by_no_download(server: FileServer, cache: BlobCache) -> None:
+    server.plan(PATH, Plan(body=b"sorry"))
+    fetching = Fetching(cache, server.url, size=None)
+    details = await fetching.invalid()
+    assert (details["expected_size"], details["recovery_op"]) == (None, None)
+
+
 async def test_redirects_are_followed_and_the_token_stays_at_home(server: FileServer, cache: BlobCache) -> None:
     with FileServer({"/signed": BODY}) as network:
         server.plan(PATH, Plan(302, {"Location": "/moved?x=1"}))
