@@ -33,7 +33,7 @@ def _largest_call(settings: ModelSettings, config: Any) -> CallSize:
         return CallSize(tokens, config.hidden_size, config.hidden_size, 0)
     ladder = MetalLadder(settings.max_tokens)
     scores = max(ladder.rows_per_call(rung) * tile_length(rung) * rung for rung in ladder.buckets())
-    return CallSize(tokens, config.hidden_size, config.intermediate_size, config.heads * scores)
+    return CallSize(tokens, _width(config), config.intermediate_size, config.heads * scores)
 
 
 def _decoding_call(settings: ModelSettings, config: Any) -> CallSize:
@@ -41,7 +41,13 @@ def _decoding_call(settings: ModelSettings, config: Any) -> CallSize:
     kept = settings.max_tokens * config.layers * 2 * config.kv_heads * config.head_dim
     scores = config.heads * min(PIECE, tile_length(settings.max_tokens)) * settings.max_tokens
     tokens = min(PIECE, settings.max_tokens)
-    return CallSize(tokens, config.hidden_size, config.intermediate_size, scores + kept)
+    return CallSize(tokens, _width(config), config.intermediate_size, scores + kept)
+
+
+def _width(config: Any) -> int:
+    """Features of the widest rows beside the feed-forward's: queries may be wider than hidden rows."""
+    heads: int = config.heads * getattr(config, "head_dim", 0)
+    return max(int(config.hidden_size), heads)
 
 
 def _working_set(device: Device) -> int | None:

@@ -13,6 +13,8 @@ _ACTIVATION_BYTES = 4
 #: Copies of hidden rows and of feed-forward rows alive at once in a block, residual, queries, keys and values included.
 _HIDDEN_COPIES = 10
 _INNER_COPIES = 3
+#: Tiles of scores alive at once: scores, their mask, the weights made of them, and those of a tile computed early.
+_TILE_COPIES = 5
 #: Room for MLX's own buffers and the host's rows, in bytes.
 _SLACK = 256 * 2**20
 
@@ -30,8 +32,7 @@ class CallSize:
     def bytes(self) -> int:
         """Bytes alive at once while a block of the model runs."""
         features = _HIDDEN_COPIES * self.hidden + _INNER_COPIES * self.intermediate
-        # Scores, their mask and the weights made of them.
-        return _ACTIVATION_BYTES * (self.tokens * features + 3 * self.tile_scores)
+        return _ACTIVATION_BYTES * (self.tokens * features + _TILE_COPIES * self.tile_scores)
 
 
 @dataclass(frozen=True, slots=True)
