@@ -330,6 +330,29 @@ def test_a_launch_that_covers_half_the_batch_leaves_the_rest_unwritten(device: C
     assert np.isnan(out[2:]).all()
 
 
+def test_a_launch_that_was_broken_off_leaves_nothing_for_the_next(
+    device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the time limit of a test: the program still answers, and nobody reads."""
+    x, out = np.arange(64, dtype=np.float32).reshape(2, 32), np.zeros((2, 32), np.float32)
+    device.launch("result_f32", (2,), 32, [out, x, 32, 0])
+
+    def broken_off(self: CpuDevice, request: bytes, size: int) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(request)
+        self._process.stdin.flush()
+        raise KeyboardInterrupt
+
+    exchange = CpuDevice._exchange
+    monkeypatch.setattr(CpuDevice, "_exchange", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        device.launch("result_f32", (2,), 32, [out, x, 32, 0])
+    monkeypatch.setattr(CpuDevice, "_exchange", exchange)
+    device.launch("result_f32", (2,), 32, [out, 2 * x, 32, 0])
+    assert np.array_equal(out, 2 * x)
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("dtype", STORED)
 def test_attention_hides_no_score_that_is_no_number(dtype: DType, wrong: float, device: CpuDevice) -> None:

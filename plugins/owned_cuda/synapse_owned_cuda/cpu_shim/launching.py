@@ -81,7 +81,12 @@ class CpuDevice:
 
         """
         arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
-        answer = self._exchange(_request(name, grid, block, self._order, arguments), sum(a.nbytes for a in arrays))
+        try:
+            answer = self._exchange(_request(name, grid, block, self._order, arguments), sum(a.nbytes for a in arrays))
+        except BaseException:
+            # Its answer would be taken for that of the next request.
+            self._abandon()
+            raise
         if answer is None:
             raise LaunchFailed(f"{name}: {self._end()}")
         at = 0
@@ -104,6 +109,12 @@ class CpuDevice:
             return None
         answer = process.stdout.read(size)
         return answer if len(answer) == size and process.poll() is None else None
+
+    def _abandon(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
 
     def _end(self) -> str:
         """Stop the process; what it said."""
