@@ -228,13 +228,6 @@ async def test_what_is_not_what_is_wanted_never_shows(
     assert details["actual_size"] == len(body) if known else details["actual_size"] > len(BODY)
 
 
-async def test_a_file_of_no_entry_is_brought_back_by_no_download(server: FileServer, cache: BlobCache) -> None:
-    server.plan(PATH, Plan(body=b"sorry"))
-    fetching = Fetching(cache, server.url, size=None)
-    details = await fetching.invalid()
-    assert (details["expected_size"], details["recovery_op"]) == (None, None)
-
-
 async def test_redirects_are_followed_and_the_token_stays_at_home(server: FileServer, cache: BlobCache) -> None:
     with FileServer({"/signed": BODY}) as network:
         server.plan(PATH, Plan(302, {"Location": "/moved?x=1"}))
@@ -257,46 +250,6 @@ async def test_a_redirect_to_what_is_no_web_address_is_named(server: FileServer,
     refused = await Fetching(cache, server.url).failure()
     assert refused.details == failed("network")
     assert f"redirects to {place}, which is no web address" in refused.message
-
-
-NOWHERE = [
-    "http://:99999/x",
-    "http://127.0.0.1:99999/x",
-    "http://a..b/x",
-    f"http://{'a' * 300}.example/x",
-    "http://a:b:c/",
-]
-
-
-@pytest.mark.parametrize("place", NOWHERE)
-async def test_a_redirect_to_what_no_resolver_takes_is_the_servers_fault(
-    server: FileServer, cache: BlobCache, place: str
-) -> None:
-    server.plan(PATH, Plan(302, {"Location": place}))
-    refused = await Fetching(cache, server.url).failure()
-    assert refused.details == failed("network")
-    assert server.url in refused.message
-
-
-async def test_a_tag_that_no_header_may_hold_is_not_sent_back(server: FileServer, cache: BlobCache) -> None:
-    server.plan(PATH, Plan(headers={"ETag": '"\x01\x7f"'}, cut_after=1_200_000))
-    fetching = Fetching(cache, server.url)
-    await fetching.run()
-    assert fetching.arrived()
-    assert [("range" in seen.headers, "if-range" in seen.headers) for seen in server.seen] == [
-        (False, False),
-        (True, False),
-    ]
-
-
-@pytest.mark.parametrize(
-    "date", ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Jan 2024 99999999999999999999:00:00 GMT"]
-)
-async def test_a_time_past_every_calendar_is_no_time(server: FileServer, cache: BlobCache, date: str) -> None:
-    server.plan(PATH, Plan(503, {"Retry-After": date}))
-    fetching = Fetching(cache, server.url)
-    await fetching.run()
-    assert fetching.arrived()
 
 
 async def test_nobody_listens(cache: BlobCache) -> None:
