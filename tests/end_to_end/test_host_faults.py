@@ -60,7 +60,7 @@ def client(host: RunningHost) -> Iterator[Client]:
 
 def check(host: RunningHost, error: SynapseError) -> None:
     assert isinstance(error, EngineCrashed)
-    assert (error.error_class, error.details) == ("permanent", {"reason": "host_fault"})
+    assert (error.error_class, (error.details or {})["reason"]) == ("permanent", "host_fault")
     assert "planted" in error.message
     assert 'raise ZeroDivisionError("planted")' not in error.message
     assert "ZeroDivisionError: planted" in "".join(host.output), "the traceback belongs in the log"
@@ -94,6 +94,7 @@ def test_a_probe_that_meets_a_mistake_fails_and_certifies_nothing(
     with pytest.raises(EngineCrashed) as caught:
         client.wait_for_probe(client.probe_start(["bug-in-messages"])["job_id"])
     check(host, caught.value)
+    assert caught.value.details == {"reason": "host_fault", "model_id": "bug-in-messages"}
     lanes = {lane["model_id"]: lane for lane in client.probe_report()["lanes"]}
     assert lanes["bug-in-messages"]["certification"] is None
 
