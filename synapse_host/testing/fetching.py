@@ -24,6 +24,13 @@ PATH = "/org/model/resolve/abc/model.safetensors"
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+def without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the proxies of the environment away, for the length of a test: its servers are on this machine."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 class Fetching:
     """One fetch, with what it told and how long it would have waited."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from synapse_host.cache.blob_cache import BlobCache
-from synapse_host.testing.fetching import BODY, PATH, Fetching
+from synapse_host.testing.fetching import BODY, PATH, Fetching, without_proxies
 from synapse_host.testing.file_server import FileServer, Plan
 
 pytestmark = pytest.mark.anyio
@@ -17,9 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+    without_proxies(monkeypatch)
 
 
 @pytest.fixture
