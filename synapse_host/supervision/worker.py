@@ -177,7 +177,10 @@ class Worker:
         return Exchange(message, raw, drained, self._dims.get(str(getattr(message, "model_ref", None))))
 
     def submit(self, exchange: Exchange) -> None:
-        """Queue ``exchange``; a refusal settles it instead. An idle worker is sent it before this returns."""
+        """Queue ``exchange``; a refusal settles it instead. An idle worker is sent it before this returns.
+
+        What comes while a dead worker is being buried is told of its end with all the others, once all of it is known.
+        """
         refusal = self._refusal(exchange)
         if refusal is not None:
             exchange.fail(refusal)
@@ -207,9 +210,9 @@ class Worker:
         await self.closed.wait()
 
     def _refusal(self, exchange: Exchange) -> Exception | None:
-        if self.fault is not None:
+        if self.fault is not None and self.closed.is_set():
             return self._crash(self.fault)
-        if self._stopping:
+        if self.fault is None and self._stopping:
             return self._crash(WorkerFault("stopped", "the worker is stopping; load the model again"))
         problem = exchange.problem(self.max_frame)
         return None if problem is None else InvalidRequest(problem)
@@ -260,9 +263,10 @@ class Worker:
                 describe_exit(self._process.returncode),
                 fault.message,
             )
+        # First, in the turn that tells everyone: who asks again on being told is refused, for nobody tells them later.
+        self.closed.set()
         for exchange in self._conversation.take_all():
             exchange.fail(self._crash(fault))
-        self.closed.set()
 
     def _crash(self, fault: WorkerFault) -> EngineCrashed:
         return crash_error(

@@ -63,6 +63,27 @@ async def test_a_crash_carries_exit_and_output_tail(tmp_path: Path) -> None:
         assert "stderr: about to abort\n" in details["output_tail"]
 
 
+async def test_who_asks_while_a_dead_worker_is_buried_is_told_how_it_ended(tmp_path: Path) -> None:
+    # It closes its connection and stays, so its burial lasts as long as its own end is waited for.
+    async with running(misbehaving_spec(tmp_path, "closes_socket")) as worker:
+        model_ref = await load(worker)
+        told: list[str] = []
+
+        async def ask() -> None:
+            with pytest.raises(EngineCrashed) as crashed:
+                await embed(worker, model_ref, [1])
+            told.append(details_of(crashed.value)["exit"])
+
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(ask)
+            with anyio.fail_after(20):
+                while worker.fault is None:
+                    await anyio.sleep(0.001)
+            assert not worker.closed.is_set()
+            await ask()
+        assert told == ["signal SIGKILL"] * 2
+
+
 async def test_an_exit_is_noticed_though_another_process_holds_the_connection(tmp_path: Path) -> None:
     async with running(misbehaving_spec(tmp_path, "leaves_a_holder")) as worker:
         model_ref = await load(worker)
