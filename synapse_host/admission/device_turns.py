@@ -15,10 +15,13 @@ from synapse_host.admission.fair_queue import FairQueue
 from synapse_host.admission.prediction import DeviceLoad
 from synapse_host.admission.rolling import Usual, Waits
 from synapse_host.admission.turn import Turn
-from synapse_host.admission.work_class import WorkClass
+from synapse_host.admission.work_class import BULK_KINDS, WorkClass
 
-#: Seconds for which bulk is reckoned with when the last of it is over: who computes one after another asks at once.
+#: Seconds for which a kind of bulk is reckoned with when the last of it is over: who computes one after another asks at
+#: once.
 BULK_RETURNS_S = 0.25
+#: The kinds of bulk that take turns before, or between, those of a class.
+_MAY_PASS = {WorkClass.INTERACTIVE: BULK_KINDS, WorkClass.BULK: (WorkClass.JOB,)}
 
 
 class DeviceTurns:
@@ -37,9 +40,9 @@ class DeviceTurns:
         #: Groups and milliseconds each class waits with, those it has not asked for yet included.
         self._groups = dict.fromkeys(WorkClass, 0)
         self._ms = dict.fromkeys(WorkClass, 0.0)
-        #: Groups that wait, or have yet to be asked for, of requests that were admitted without bulk.
-        self._alone = 0
-        self._bulk_ended_at = float("-inf")
+        #: Groups that wait, or have yet to be asked for, of who was admitted without a kind of bulk.
+        self._keeping = dict.fromkeys(BULK_KINDS, 0)
+        self._ended_at = dict.fromkeys(BULK_KINDS, float("-inf"))
         self.waits = Waits() if waits is None else waits
 
     @property
@@ -74,19 +77,20 @@ class DeviceTurns:
             passed_over_ms=self._queue.passed_over_s(now) * 1000,
             bulk_went_last=self._queue.bulk_went_last,
             bulk_running=any(turn.work_class.is_bulk for turn in self._running),
-            held_back=self._alone > 0,
+            held_back=self._keeping[WorkClass.BULK] > 0,
             interactive_ms=self._usual[WorkClass.INTERACTIVE].mean(now),
             interactive_most_ms=self._usual[WorkClass.INTERACTIVE].most(now),
-            bulk_ms=self._bulk_ms(now),
-            job_ms=self._usual[WorkClass.JOB].most(now),
+            bulk_ms=max(self._most_ms(kind, now) for kind in BULK_KINDS),
+            job_ms=self._most_ms(WorkClass.JOB, now),
         )
 
     def ask(self, turn: Turn) -> None:
         """Call ``turn.begin`` now, or when its turn comes."""
         now = self._clock()
-        if turn.work_class is WorkClass.INTERACTIVE and not turn.continues:
+        if not turn.continues:
             # Such as ``load`` said a moment ago, when this was admitted.
-            turn.alone = not self._bulk_is_here(now)
+            passing = _MAY_PASS.get(turn.work_class, ())
+            turn.keeps_back = tuple([kind for kind in passing if not self._is_here(kind, now)])
         self._queue.put(turn, now)
         self._usual[turn.work_class].note(turn.estimate_ms, now)
         self._book(turn, 1)
@@ -95,7 +99,7 @@ class DeviceTurns:
 
     def withdraw(self, turn: Turn) -> bool:
         """Take back what was asked; False where its turn has come already."""
-        if not self._queue.remove(turn):
+        if not self._queue.remove(turn, self._clock()):
             return False
         self._book(turn, -1)
         self._book_rest(turn, -1)
@@ -107,7 +111,7 @@ class DeviceTurns:
         self._book_rest(turn, -1)
         now = self._clock()
         if turn.work_class.is_bulk:
-            self._bulk_ended_at = now
+            self._ended_at[turn.work_class] = now
             self._usual[turn.work_class].ended(now)
         self._queue.ended(turn.work_class, now)
         if self._emptied is not None and not self._running:
@@ -162,18 +166,13 @@ class DeviceTurns:
         """Whether something of a class runs, waits or has more to ask for."""
         return self._groups[work_class] > 0 or any(turn.work_class is work_class for turn in self._running)
 
-    def _bulk_is_here(self, now: float) -> bool:
-        """Whether bulk may take a turn before one that asks now, as far as is known."""
-        if now - self._bulk_ended_at <= BULK_RETURNS_S:
-            return True
-        return self._present(WorkClass.BULK) or self._present(WorkClass.JOB)
+    def _is_here(self, kind: WorkClass, now: float) -> bool:
+        """Whether bulk of a kind may take a turn before one that asks now, as far as is known."""
+        return now - self._ended_at[kind] <= BULK_RETURNS_S or self._present(kind)
 
-    def _bulk_ms(self, now: float) -> float:
-        """What the largest bulk turn takes that may come; 0 where none is to be reckoned with."""
-        if not self._bulk_is_here(now):
-            return 0.0
-        kinds = (WorkClass.BULK, WorkClass.JOB)
-        return max(self._usual[kind].most(now, here=self._present(kind)) for kind in kinds)
+    def _most_ms(self, kind: WorkClass, now: float) -> float:
+        """What the largest turn of a kind of bulk takes that may come; 0 where none is to be reckoned with."""
+        return self._usual[kind].most(now, here=self._present(kind)) if self._is_here(kind, now) else 0.0
 
     def _book(self, turn: Turn, sign: int) -> None:
         self._account(turn, sign, sign * turn.estimate_ms)
@@ -184,7 +183,8 @@ class DeviceTurns:
 
     def _account(self, turn: Turn, groups: int, milliseconds: float) -> None:
         work_class = turn.work_class
-        self._alone += groups if turn.alone else 0
+        for kind in turn.keeps_back:
+            self._keeping[kind] += groups
         self._groups[work_class] += groups
         # Sums of fractions keep a hair when everything is taken out again, below zero as well.
         self._ms[work_class] = max(0.0, self._ms[work_class] + milliseconds) if self._groups[work_class] else 0.0

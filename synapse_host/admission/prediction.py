@@ -24,8 +24,9 @@ class DeviceLoad:
 
     ``running_ms`` has the estimate and the age of each running computation; ``groups`` and ``waiting_ms`` what waits by
     class. ``interactive_ms`` is what an interactive turn takes on average, ``interactive_most_ms``, ``bulk_ms`` and
-    ``job_ms`` what one of these takes at most; 0 where none was seen lately. ``bulk_ms`` is 0 where bulk is not there:
-    what is admitted then keeps bulk that comes back until it has gone, and ``held_back`` says that some waits so.
+    ``job_ms`` what one of these takes at most; 0 where none was seen lately. ``bulk_ms`` and ``job_ms`` are 0 where
+    there is no bulk, or no job: what is admitted then keeps back what comes of them until it has gone. ``held_back``
+    says that interactive work waits that so keeps back requests for bulk.
     """
 
     permits: int
@@ -91,18 +92,23 @@ def _start(work_class: WorkClass, load: DeviceLoad, stretch: float) -> float:
 def _ahead(work_class: WorkClass, load: DeviceLoad, stretch: float, running: float) -> float:
     """What waits and goes before one that asks now, and what may come and go before it."""
     before = stretch * load.waiting_ms[WorkClass.CONTROL]
+    # Bulk is not passed over while bulk is computed.
+    passing = before if load.bulk_running else running + before
     if work_class is WorkClass.INTERACTIVE:
-        before += stretch * load.waiting_ms[WorkClass.INTERACTIVE]
-        # Bulk is not passed over while bulk is computed.
-        passing = before if load.bulk_running else running + before
-        turns = _bulk_turns_among(load.groups[WorkClass.INTERACTIVE], passing, load)
-        return before + stretch * turns * load.bulk_ms
+        return before + _queries(load, stretch, passing, load.bulk_ms)
     if work_class is WorkClass.CONTROL:
         return before
     if load.held_back:
-        before += stretch * load.waiting_ms[WorkClass.INTERACTIVE]
+        before += _queries(load, stretch, passing, load.job_ms)
     others = load.waiting_ms[WorkClass.BULK] + (load.groups[WorkClass.BULK] + 1) * _between(work_class, load, stretch)
     return before + stretch * others
+
+
+def _queries(load: DeviceLoad, stretch: float, passing: float, bulk_ms: float) -> float:
+    """What waits of interactive work, with the bulk turns that may go among it, each of ``bulk_ms``."""
+    waiting = stretch * load.waiting_ms[WorkClass.INTERACTIVE]
+    turns = _bulk_turns_among(load.groups[WorkClass.INTERACTIVE], passing + waiting, load)
+    return waiting + stretch * turns * bulk_ms
 
 
 def _bulk_turns_among(interactive: int, duration_ms: float, load: DeviceLoad) -> int:

@@ -16,8 +16,8 @@ class Turn:
     """A computation, one group of rows or one generation, and when it asked and began in seconds.
 
     ``estimate_ms`` is what it is expected to take; ``rest_groups`` and ``rest_ms`` are what the same request asks for
-    after it. ``continues`` says that the request has had a turn before, and ``alone`` that it was admitted while there
-    was no bulk: none that comes later passes it.
+    after it. ``continues`` says that the request has had a turn before. ``keeps_back`` are the kinds of bulk work that
+    were not there when it was admitted: none that comes later passes it.
     """
 
     begin: Begin
@@ -26,6 +26,6 @@ class Turn:
     rest_groups: int = 0
     rest_ms: float = 0.0
     continues: bool = False
-    alone: bool = False
+    keeps_back: tuple[WorkClass, ...] = ()
     asked_at: float = 0.0
     began_at: float | None = None

@@ -23,4 +23,8 @@ class WorkClass(StrEnum):
     @property
     def is_bulk(self) -> bool:
         """Whether it belongs to the bulk share."""
-        return self in (WorkClass.BULK, WorkClass.JOB)
+        return self in BULK_KINDS
+
+
+#: Requests and jobs, which share what is bulk's.
+BULK_KINDS = (WorkClass.BULK, WorkClass.JOB)

@@ -141,7 +141,7 @@ class GroupRun:
             rest_groups=before.rest_groups - 1,
             rest_ms=before.rest_ms - estimate,
             continues=True,
-            alone=before.alone,
+            keeps_back=before.keeps_back,
         )
 
     def _drained(self, place: int) -> None:

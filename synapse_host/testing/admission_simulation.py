@@ -32,7 +32,8 @@ class Scenario:
 
     Queries come in bursts of one to ``burst_most``, ``burst_every_ms`` apart on average and ``burst_quiet_ms`` at
     least; or ``queries_always`` of them are asked for at any time. ``jobs`` and ``batches_always`` durable jobs and
-    requests always have something to compute; inline batches come ``batch_every_ms`` apart. ``named`` is whether
+    requests always have something to compute; inline batches come ``batch_every_ms`` apart, and jobs of a few groups
+    ``job_every_ms``. ``named`` is whether
     requests name their deadlines, ``known`` whether what they take was measured often enough.
     """
 
@@ -48,6 +49,8 @@ class Scenario:
     batches_always: int = 0
     batch_every_ms: float | None = None
     batch_deadlines: tuple[float, float] = (500.0, 8000.0)
+    job_every_ms: float | None = None
+    job_groups_most: int = 8
     spread: float = SPREAD
     named: bool = True
     known: bool = True
@@ -152,6 +155,8 @@ class Simulation:
             self._at(0.0, self._burst)
         if it.batch_every_ms is not None:
             self._at(0.0, self._batch)
+        if it.job_every_ms is not None:
+            self._at(0.0, self._short_job)
         while self._events and self._took < turns:
             self._now_ms, _, happens = heapq.heappop(self._events)
             happens()
@@ -176,6 +181,15 @@ class Simulation:
         self._ask(Work(BULK, groups), self._random.uniform(*self.scenario.batch_deadlines))
         assert self.scenario.batch_every_ms is not None
         self._at(self._now_ms + self._random.expovariate(1 / self.scenario.batch_every_ms), self._batch)
+
+    def _short_job(self) -> None:
+        self._short_job_group(self._random.randint(1, self.scenario.job_groups_most))
+        assert self.scenario.job_every_ms is not None
+        self._at(self._now_ms + self._random.expovariate(1 / self.scenario.job_every_ms), self._short_job)
+
+    def _short_job_group(self, left: int) -> None:
+        if left:
+            self._begin_turn(JOB, self._group_ms(), lambda _: self._short_job_group(left - 1))
 
     def _query_for_ever(self, _before: Turn | None = None) -> None:
         estimate = self.scenario.query_ms * self._random.uniform(0.5, 2.0)
@@ -211,7 +225,7 @@ class Simulation:
         self._waiting.append(request)
         self._group(request, 0)
 
-    def _group(self, request: Request, place: int, alone: bool = False) -> None:
+    def _group(self, request: Request, place: int, keeps_back: tuple[WorkClass, ...] = ()) -> None:
         work = request.work
         rest = work.group_ms[place + 1 :]
 
@@ -222,9 +236,10 @@ class Simulation:
 
         def over(turn: Turn) -> None:
             if rest:
-                self._group(request, place + 1, turn.alone)
+                self._group(request, place + 1, turn.keeps_back)
 
-        self._begin_turn(work.work_class, work.group_ms[place], over, begun, (len(rest), sum(rest)), place > 0, alone)
+        ahead = len(rest), sum(rest)
+        self._begin_turn(work.work_class, work.group_ms[place], over, begun, ahead, place > 0, keeps_back)
 
     def _begin_turn(
         self,
@@ -234,7 +249,7 @@ class Simulation:
         begun: Callable[[], None] = lambda: None,
         rest: tuple[int, float] = (0, 0.0),
         continues: bool = False,
-        alone: bool = False,
+        keeps_back: tuple[WorkClass, ...] = (),
     ) -> None:
         seen = self._took
 
@@ -245,7 +260,7 @@ class Simulation:
             begun()
             self._compute(turn, over)
 
-        turn = Turn(begin, work_class, estimate_ms, *rest, continues, alone)
+        turn = Turn(begin, work_class, estimate_ms, *rest, continues, keeps_back)
         self._turns.ask(turn)
 
     def _compute(self, turn: Turn, over: Callable[[Turn], None]) -> None:

@@ -48,7 +48,7 @@ class Device:
         latest_ms: float,
         *,
         first: bool,
-        alone: bool = False,
+        keeps_back: tuple[WorkClass, ...] = (),
     ) -> None:
         estimate, *others = groups
 
@@ -58,7 +58,7 @@ class Device:
             self.ends.append((self.now_ms + factor * estimate, turn))
             self._after[id(turn)] = others
 
-        turn = Turn(begin, work_class, estimate, len(others), sum(others), not first, alone)
+        turn = Turn(begin, work_class, estimate, len(others), sum(others), not first, keeps_back)
         self._kept[id(turn)] = (turn, factor)
         self.turns.ask(turn)
 
@@ -69,7 +69,8 @@ class Device:
             self.now_ms, turn = self.ends.pop(0)
             others = self._after.pop(id(turn))
             if others:
-                self._ask(turn.work_class, others, self._kept[id(turn)][1], 0.0, first=False, alone=turn.alone)
+                factor = self._kept[id(turn)][1]
+                self._ask(turn.work_class, others, factor, 0.0, first=False, keeps_back=turn.keeps_back)
             self.turns.end(turn)
         self.now_ms = max(self.now_ms, until_ms)
 

@@ -46,6 +46,14 @@ DEADLINES = {
         query_deadlines=(20, 600),
         batch_deadlines=(200, 4000),
     ),
+    "jobs that come and go": Scenario(
+        burst_every_ms=300,
+        burst_most=6,
+        batch_every_ms=700,
+        job_every_ms=3000,
+        query_deadlines=(20, 600),
+        batch_deadlines=(100, 3000),
+    ),
     "slow queries": Scenario(
         query_ms=120.0, burst_every_ms=900, jobs=1, batch_every_ms=1200, query_deadlines=(200, 2000)
     ),

@@ -11,7 +11,7 @@ from synapse_host.admission.admission import Refused, decide_time
 from synapse_host.admission.device_turns import Devices, DeviceTurns
 from synapse_host.admission.prediction import Work, predict
 from synapse_host.admission.turn import Turn
-from synapse_host.admission.work_class import WorkClass
+from synapse_host.admission.work_class import BULK_KINDS, WorkClass
 
 
 def numbered(began: list[int], number: int) -> Turn:
@@ -169,6 +169,66 @@ def test_any_number_of_queries_is_taken_up_by_a_device_that_a_job_has_left() -> 
         turns.ask(Turn(nothing, WorkClass.INTERACTIVE, 5.0))
 
 
+def test_a_batch_after_a_job_is_judged_without_it_and_not_passed_by_the_next_one() -> None:
+    clock = Clock()
+    turns, began = DeviceTurns(clock=clock), []
+    turns.ask(job := Turn(nothing, WorkClass.JOB, 500.0))
+    assert turns.load().job_ms == 500.0
+    clock.now = 0.5
+    turns.end(job)
+    clock.now += 0.2
+    assert turns.load().job_ms == 500.0, "its next group asks at once"
+    clock.now += 0.1
+    batch = Work(WorkClass.BULK, [50.0] * 3)
+    assert predict(batch, turns.load()).finish_ms == 150.0
+    asked(turns, first := Turn(nothing, WorkClass.BULK, 50.0, rest_groups=1, rest_ms=50.0))
+    assert predict(batch, turns.load()).finish_ms == 1.5 * 100 + 150
+    turns.ask(Turn(lambda: began.append("job"), WorkClass.JOB, 500.0))
+    assert turns.load().job_ms == 500.0, "it waits"
+    rest = Turn(lambda: began.append("rest"), WorkClass.BULK, 50.0, continues=True, keeps_back=first.keeps_back)
+    turns.ask(rest)
+    asked(turns, Turn(lambda: began.append("later"), WorkClass.BULK, 50.0))
+    turns.end(first)
+    turns.end(rest)
+    turns.end(next(iter(turns._running)))
+    assert began == ["rest", "job", "later"]
+
+
+def test_a_query_beside_batches_is_not_judged_by_a_job_that_has_ended() -> None:
+    clock = Clock()
+    turns = DeviceTurns(clock=clock)
+    turns.ask(job := Turn(nothing, WorkClass.JOB, 500.0))
+    turns.end(job)
+    clock.now = 0.3
+    asked(turns, batch := Turn(nothing, WorkClass.BULK, 50.0), Turn(nothing, WorkClass.BULK, 50.0))
+    assert turns.load().bulk_ms == 50.0
+    asked(turns, Turn(nothing, WorkClass.INTERACTIVE, 5.0), query := Turn(nothing, WorkClass.INTERACTIVE, 5.0))
+    assert query.keeps_back == (WorkClass.JOB,)
+    turns.ask(Turn(nothing, WorkClass.JOB, 500.0))
+    began = []
+    while turns.running:
+        turn = next(iter(turns._running))
+        began.append(turn.work_class)
+        turns.end(turn)
+    assert [kind.value[0] for kind in began] == ["b", "i", "i", "b", "j"]
+    assert batch.keeps_back == (WorkClass.JOB,)
+
+
+def test_a_batch_is_told_of_the_jobs_that_go_among_the_queries_that_keep_it_back() -> None:
+    clock = Clock()
+    turns, began = DeviceTurns(clock=clock), []
+    asked(turns, Turn(nothing, WorkClass.JOB, 100.0), Turn(lambda: began.append("job"), WorkClass.JOB, 100.0))
+    asked(turns, *(Turn(lambda: began.append("query"), WorkClass.INTERACTIVE, 10.0) for _ in range(5)))
+    load = turns.load()
+    assert load.held_back, "there is no batch, so they keep those that come back"
+    # The rest of the job's turn, five queries and another turn among them, and one more before the batch.
+    assert predict(Work(WorkClass.BULK, [1.0]), load).start_ms >= 100 + 50 + 100 + 100
+    turns.ask(Turn(lambda: began.append("batch"), WorkClass.BULK, 1.0))
+    while len(began) < 7:
+        turns.end(next(iter(turns._running)))
+    assert began == ["query"] * 3 + ["job"] + ["query"] * 2 + ["batch"]
+
+
 def test_bulk_is_told_of_all_who_were_admitted_without_it() -> None:
     clock = Clock()
     turns, began = DeviceTurns(clock=clock), []
@@ -191,9 +251,9 @@ def test_the_next_group_of_a_request_admitted_without_bulk_is_not_passed_by_it_e
     turns, began = DeviceTurns(clock=Clock()), []
     first = Turn(lambda: began.append(1), WorkClass.INTERACTIVE, 10.0, rest_groups=1, rest_ms=10.0)
     asked(turns, first, Turn(lambda: began.append(3), WorkClass.BULK, 10.0))
-    assert first.alone
+    assert first.keeps_back == BULK_KINDS
     assert turns.load().held_back
-    turns.ask(Turn(lambda: began.append(2), WorkClass.INTERACTIVE, 10.0, continues=True, alone=first.alone))
+    turns.ask(Turn(lambda: began.append(2), WorkClass.INTERACTIVE, 10.0, continues=True, keeps_back=first.keeps_back))
     turns.end(first)
     assert began == [1, 2]
     assert not turns.load().held_back

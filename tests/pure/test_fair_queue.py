@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from synapse_host.admission.fair_queue import AGEING_S, INTERACTIVE_IN_A_ROW, FairQueue
 from synapse_host.admission.turn import Turn
-from synapse_host.admission.work_class import WorkClass
+from synapse_host.admission.work_class import BULK_KINDS, WorkClass
 
 CONTROL, INTERACTIVE, BULK, JOB = WorkClass.CONTROL, WorkClass.INTERACTIVE, WorkClass.BULK, WorkClass.JOB
 LETTERS = {CONTROL: "C", INTERACTIVE: "I", BULK: "B", JOB: "J"}
 
 
-def turn(work_class: WorkClass, *, continues: bool = False, alone: bool = False) -> Turn:
-    return Turn(lambda: None, work_class, continues=continues, alone=alone)
+def turn(work_class: WorkClass, *, continues: bool = False, keeps_back: tuple[WorkClass, ...] = ()) -> Turn:
+    return Turn(lambda: None, work_class, continues=continues, keeps_back=keeps_back)
 
 
 def order(queue: FairQueue, *, turn_s: float = 0.001, start: float = 0.0) -> str:
@@ -103,7 +103,7 @@ def test_a_request_keeps_its_place_until_its_last_group_and_a_job_does_not() -> 
 def test_bulk_that_comes_later_does_not_pass_who_was_admitted_without_it(turn_s: float, expected: str) -> None:
     queue = holding(*[INTERACTIVE] * 2)
     for _ in range(5):
-        queue.put(turn(INTERACTIVE, alone=True), 0.0)
+        queue.put(turn(INTERACTIVE, keeps_back=BULK_KINDS), 0.0)
     for work_class in (*[BULK] * 2, *[INTERACTIVE] * 4, CONTROL):
         queue.put(turn(work_class), 0.0)
     # However long that takes, bulk is not passed over by it: three others, or its age, begin when the last of it goes.
@@ -112,14 +112,49 @@ def test_bulk_that_comes_later_does_not_pass_who_was_admitted_without_it(turn_s:
 
 def test_the_age_of_bulk_begins_when_it_may_go() -> None:
     queue = FairQueue()
-    queue.put(gone := turn(INTERACTIVE, alone=True), 0.0)
-    queue.put(turn(INTERACTIVE, alone=True), 0.0)
+    queue.put(gone := turn(INTERACTIVE, keeps_back=BULK_KINDS), 0.0)
+    queue.put(turn(INTERACTIVE, keeps_back=BULK_KINDS), 0.0)
     queue.put(turn(BULK), 0.0)
     queue.put(turn(INTERACTIVE), 0.0)
     assert queue.passed_over_s(7.0) == 0.0
-    assert queue.remove(gone)
+    assert queue.remove(gone, 7.0)
     queue.take(7.0)
     assert (queue.passed_over, queue.passed_over_s(7.0), queue.passed_over_s(7.2)) == (0, 0.0, pytest.approx(0.2))
+
+
+def test_bulk_that_was_kept_back_by_who_waits_no_more_has_no_age_from_that_time() -> None:
+    queue = FairQueue()
+    queue.put(gone := turn(INTERACTIVE, keeps_back=BULK_KINDS), 0.0)
+    for work_class in (BULK, INTERACTIVE):
+        queue.put(turn(work_class), 0.0)
+    assert queue.remove(gone, 7.0)
+    assert queue.passed_over_s(7.1) == pytest.approx(0.1)
+
+
+def test_jobs_that_come_later_do_not_pass_who_was_admitted_without_them() -> None:
+    queue = FairQueue()
+    queue.put(turn(BULK, keeps_back=(JOB,)), 0.0)
+    for work_class in (JOB, JOB, BULK, BULK, *[INTERACTIVE] * 9):
+        queue.put(turn(work_class), 0.0)
+    # Three queries to one bulk turn all the same; who came after the jobs takes turns with them.
+    assert order(queue) == "IIIBIIIJIIIBJB"
+    queue = FairQueue()
+    queue.put(turn(INTERACTIVE, keeps_back=(JOB,)), 0.0)
+    for work_class in (JOB, BULK, BULK, *[INTERACTIVE] * 4):
+        queue.put(turn(work_class), 0.0)
+    assert order(queue) in ("IIIBIIJB", "IIIJIIBB")
+
+
+def test_a_request_keeps_jobs_back_until_its_last_group() -> None:
+    queue = FairQueue()
+    queue.put(turn(BULK, keeps_back=(JOB,)), 0.0)
+    queue.put(turn(JOB), 0.0)
+    assert queue.take(0.0) is not None
+    queue.put(second := turn(BULK, continues=True, keeps_back=(JOB,)), 0.1)
+    queue.ended(BULK, 0.1)
+    assert queue.take(0.1) is second
+    queue.ended(BULK, 0.2)
+    assert order(queue, start=0.2) == "J"
 
 
 def test_what_is_removed_does_not_wait() -> None:
@@ -127,8 +162,8 @@ def test_what_is_removed_does_not_wait() -> None:
     gone, stays = turn(BULK), turn(BULK)
     queue.put(gone, 0.0)
     queue.put(stays, 0.0)
-    assert queue.remove(gone)
-    assert not queue.remove(gone)
+    assert queue.remove(gone, 0.0)
+    assert not queue.remove(gone, 0.0)
     assert queue.take(0.0) is stays
     assert len(queue) == 0
 
