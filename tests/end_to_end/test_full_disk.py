@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from synapse_host.cli.exit_codes import Exit
+from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import JobCancelled
 from synapse_host.client.job_parts import JobPart
 from synapse_host.errors import StoreFailure
@@ -40,6 +42,22 @@ def free(home: Path) -> None:
 
 def sound(home: Path) -> bool:
     return disk.is_sound(home / "data" / "synapse.sqlite3")
+
+
+def stopped_worker(client: Client) -> int:
+    """The process of the model's worker, which does nothing until it is told to go on: so a job is under way."""
+    client.embed_query("tiny", "text")
+    (lane,) = client.call("admission.status")["health"]["lanes"]
+    worker: int = lane["worker_pid"]
+    os.kill(worker, signal.SIGSTOP)
+    return worker
+
+
+def fill_beside_a_running_job(host: RunningHost) -> None:
+    with host.client() as operator:
+        while operator.call("admission.status")["jobs_recent"][0]["state"] != "running":
+            pass
+    fill(host.home)
 
 
 def test_a_load_and_a_probe_fail_typed_and_succeed_when_there_is_room(
@@ -119,7 +137,8 @@ def test_a_job_under_way_says_that_it_waits_for_the_disk(
 
     def fill_once(rows: int) -> None:
         if not looks:
-            fill(home)
+            fill_beside_a_running_job(host)
+            os.kill(worker, signal.SIGCONT)
         looks.append(rows)
 
     def make_room(error: Exception) -> None:
@@ -127,6 +146,7 @@ def test_a_job_under_way_says_that_it_waits_for_the_disk(
         free(home)
 
     with host, host.client() as client:
+        worker = stopped_worker(client)
         parts = [JobPart(1, [str(place) for place in range(600)], [f"text {place}" for place in range(600)])]
         replies = list(
             client.embed_jobs(
@@ -153,16 +173,18 @@ def test_a_job_cancelled_on_a_full_disk_is_not_handed_in_again(
     def cancel_on_a_full_disk(rows: int) -> None:
         if states:
             return
-        fill(home)
+        fill_beside_a_running_job(host)
         with host.client() as operator:
             assert operator.call("admission.status")["jobs_open"] == 1
             (ended,) = operator.job_cancel(None, request_key="k")["jobs"]
             states.append(ended["state"])
             health = operator.call("admission.status")["health"]
+        os.kill(worker, signal.SIGCONT)
         assert ended["waiting_for"]["details"] == {"ends_as": "cancelled"}
         assert (health["degraded"], "free disk space" in health["store_fault"]) == (True, True)
 
     with host, host.client() as client:
+        worker = stopped_worker(client)
         parts = [JobPart(1, [str(place) for place in range(600)], [f"text {place}" for place in range(600)])]
         with pytest.raises(JobCancelled):
             list(client.embed_jobs("tiny", parts, request_key="k", retries=5, on_rows=cancel_on_a_full_disk))

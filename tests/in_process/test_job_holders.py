@@ -49,6 +49,9 @@ async def test_an_entry_is_held_by_the_job_that_runs_and_by_those_behind_it(stag
             }
         with anyio.fail_after(60):
             assert [(await ended(scene, job))["state"] for job in jobs] == ["done", "done"]
+            # Their rows say so a moment before the host has noted it.
+            while scene.host.jobs.ledger.open.on([LANE]):
+                await anyio.lowlevel.checkpoint()
         await scene.call("model.unload", model_id=LANE)
         assert len((await scene.call("models.remove", catalog_id=OTHER))["removed_manifests"]) == 1
 

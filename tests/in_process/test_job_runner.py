@@ -194,16 +194,21 @@ async def test_a_job_waits_for_its_lane_to_load_and_never_fails_with_model_loadi
         assert (await bench.ended((await bench.submit(numbered("k", 9))).job.job_id)).state == "done"
 
 
-async def test_a_job_that_runs_out_of_time_keeps_what_it_has(path: Path) -> None:
-    lane = NoOpLane()
+async def test_a_job_that_runs_out_of_time_keeps_what_it_has(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane, time_is_up, allowed = NoOpLane(), anyio.CancelScope(), []
+
+    def limit(seconds: float) -> anyio.CancelScope:
+        allowed.append(seconds)
+        return time_is_up
+
+    monkeypatch.setattr(anyio, "move_on_after", limit)
     async with job_bench(path, lane) as bench:
         lane.hold = anyio.Event()
-        job = (await bench.submit(numbered("k", 24, deadline_ms=300))).job
-        with anyio.fail_after(10):
-            await lane.entered.wait()
-        gate, lane.hold = lane.hold, anyio.Event()
-        gate.set()
+        job = (await bench.submit(numbered("k", 24, deadline_ms=60_000))).job
+        await _begun(lane)
+        time_is_up.cancel()
         failed = await bench.ended(job.job_id)
+        assert [0 < seconds <= 60 for seconds in allowed] == [True]
         assert (failed.state, error_of(failed)["code"]) == ("failed_transient", "deadline_exceeded")
         assert (failed.items_done, len(await bench.vectors(job.job_id))) == (8, 8)
 
@@ -213,14 +218,7 @@ async def test_a_host_that_stops_commits_what_it_computed(path: Path) -> None:
     async with job_bench(path, lane) as bench:
         lane.hold = anyio.Event()
         job = (await bench.submit(numbered("k", 24))).job
-        with anyio.fail_after(10):
-            await lane.entered.wait()
-        gate, lane.hold = lane.hold, anyio.Event()
-        gate.set()
-        with anyio.fail_after(10):
-            while len(lane.computed) < 1:
-                await anyio.lowlevel.checkpoint()
-        await anyio.wait_all_tasks_blocked()
+        await _begun(lane)
     async with job_bench(path, NoOpLane(), generation=2) as bench:
         ended = await bench.ledger.job(job.job_id)
         assert (ended.state, error_of(ended)["code"]) == ("failed_transient", "module_restarted")
@@ -284,6 +282,18 @@ async def test_every_job_closes_with_one_line(path: Path, caplog: pytest.LogCapt
     assert "closed as done after" in lines[0]
     assert "9 of 9 items" in lines[0]
     assert "failed_transient (engine_crashed)" in lines[1]
+
+
+async def _begun(lane: NoOpLane) -> None:
+    """Wait until one group is computed and the next is on the device; every one was to be held."""
+    with anyio.fail_after(10):
+        await lane.entered.wait()
+        gate, lane.hold = lane.hold, anyio.Event()
+        assert gate is not None
+        gate.set()
+        while not lane.computed:
+            await anyio.lowlevel.checkpoint()
+    await anyio.wait_all_tasks_blocked()
 
 
 async def _agrees(bench: JobBench) -> None:
