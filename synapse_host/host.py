@@ -119,7 +119,14 @@ class Host:
         self._tasks = tasks
         self._jobs = jobs
         self._probes = HostProbes(
-            settings, self.ledger, stores.certifications, self.workers.start, machine.os_build, generation, _now_ms
+            settings,
+            self.ledger,
+            stores.certifications,
+            self.workers.start,
+            self.pauses.refuse,
+            machine.os_build,
+            generation,
+            _now_ms,
         )
         self.counters = counters
         self.downloads = downloads

@@ -4,24 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
 from synapse_host.certification.stored_rows import certification_of, certification_row, performance_of, performance_row
+from synapse_host.errors import SynapseError
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.settings import Settings
 from synapse_host.store.certification_store import CertificationStore
+from synapse_host.supervision.exchange import Reply
 from synapse_host.supervision.worker import Worker
+from synapse_host.worker_protocol.channel import Buffer
+from synapse_host.worker_protocol.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldWorker:
+    """A worker of a probe's own: each request asks first whether a pause of the lane began."""
+
+    worker: Worker
+    refuse_paused: Callable[[], None]
+
+    async def request(self, message: Message, raw: Buffer | None = None, **options: Any) -> Reply:
+        self.refuse_paused()
+        return await self.worker.request(message, raw, **options)
+
+    async def stop(self) -> None:
+        await self.worker.stop()
 
 
 @dataclass(frozen=True, slots=True)
 class HostProbes:
-    """The certifications of one host: carried out, kept, brought back."""
+    """The certifications of one host: carried out, kept, brought back. ``refuse`` raises while a model is paused."""
 
     settings: Settings
     ledger: CertificationLedger
     store: CertificationStore
     start_worker: Callable[[RegisteredModel], Awaitable[Worker]]
+    refuse: Callable[[RegisteredModel], None]
     os_build: str
     module_generation: int
     now_ms: Callable[[], int]
@@ -39,13 +60,33 @@ class HostProbes:
             self.ledger.record_outdated(model)
 
     async def run(self, lane: Lane, tell: Callable[[str], None]) -> tuple[Certification, Performance | None]:
-        """Probe ``lane``, keep what was found and return it."""
+        """Probe ``lane``, keep what was found and return it.
+
+        Nobody waits for a probe: what it has begun ends, and it begins nothing in a pause of the lane.
+
+        Raises:
+            SynapseError: as ``probe_lane``, or ``lane_paused``; nothing is kept then.
+
+        """
         # Imported here: numpy is only needed once somebody asks for a probe.
         from synapse_host.certification.gates import Gates
         from synapse_host.certification.probe import ProbeSetting, probe_lane
 
+        model = lane.model
+
+        def refuse_paused() -> None:
+            self.refuse(model)
+
+        async def start(it: RegisteredModel) -> Worker:
+            refuse_paused()
+            return cast(Worker, _HeldWorker(await self.start_worker(it), refuse_paused))
+
+        def step(name: str) -> None:
+            refuse_paused()
+            tell(name)
+
         setting = ProbeSetting(
-            start_worker=self.start_worker,
+            start_worker=start,
             gates=Gates(self.settings.probe.embed_cosine, self.settings.probe.decile_overlap),
             placement_floor=self.settings.probe.placement_share,
             threads=self.settings.worker.threads,
@@ -53,8 +94,13 @@ class HostProbes:
             module_generation=self.module_generation,
             now_ms=self.now_ms,
         )
-        model = lane.model
-        certification, performance = await probe_lane(lane, self.ledger.key(model)[0], setting, tell)
+        try:
+            certification, performance = await probe_lane(lane, self.ledger.key(model)[0], setting, step)
+        except SynapseError as error:
+            if error.code == "lane_paused":
+                # It may name a model of the probe's own, which is in nobody's list.
+                refuse_paused()
+            raise
         await self.store.save(
             certification_row(model, certification),
             None if performance is None else performance_row(model, certification, performance),

@@ -85,8 +85,25 @@ class HostWorkers:
             from synapse_host.lanes.neural_engine import NeuralEngine
 
             turns = self._devices.of(model.device_class)
-            self._neural_engines[engine] = NeuralEngine(self._spawn, self._lock, turns, self._tasks, time.monotonic)
+            refuse = self._pauses.refuse
+            self._neural_engines[engine] = NeuralEngine(
+                self._spawn_with_lock, turns, self._tasks, time.monotonic, refuse=refuse
+            )
         return self._neural_engines[engine]
+
+    async def _spawn_with_lock(self, model: RegisteredModel) -> Worker:
+        """A worker that inherits the hardware's lock, which is not given back from here on until it is gone."""
+        # A pause may have begun and given it back since the start was asked for.
+        self._pauses.require_lock(model)
+        started: list[Worker] = []
+        failed = False
+        self._lock.inherited(lambda: failed or any(worker.exited.is_set() for worker in started))
+        try:
+            started.append(await self._spawn(model, self._lock.descriptor))
+        except BaseException:
+            failed = True
+            raise
+        return started[0]
 
     async def _spawn(self, model: RegisteredModel, stdin: int | None) -> Worker:
         self.started += 1
@@ -106,11 +123,8 @@ class HostWorkers:
             stdin=stdin,
         )
         try:
-            worker = await Worker.start(spec, self._tasks)
+            return await Worker.start(spec, self._tasks)
         except EngineCrashed as crash:
             if other_package(crash):
                 self._backends.doubt(model.backend)
             raise
-        if stdin is not None:
-            self._lock.inherited(worker.exited.is_set)
-        return worker

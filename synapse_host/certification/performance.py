@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from synapse_host.certification.lane_rows import lane_scores, lane_vectors
 from synapse_host.lanes.lane import Lane
 
 #: Batches of at most this many tokens are timed until both minima below are reached (original facts 2.4).
@@ -49,11 +50,10 @@ async def single_item_p50_ms(lane: Lane, row: Sequence[int]) -> float:
 
 
 async def _compute(lane: Lane, rows: Sequence[Sequence[int]]) -> None:
-    ids = [str(index) for index in range(len(rows))]
     if lane.model.task == "rerank":
-        await lane.rerank(rows, ids)
+        await lane_scores(lane, rows)
     else:
-        await lane.embed(rows, ids)
+        await lane_vectors(lane, rows)
 
 
 def _batches(rows: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:

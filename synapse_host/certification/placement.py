@@ -59,7 +59,7 @@ async def placement_of(lane: Lane) -> Placement:
 
 
 async def _share(serving: Serving, shape: int | None) -> float | None:
-    lease = None if shape is None or serving.shapes is None else serving.shapes.lease(shape)
+    lease = None if shape is None or serving.shapes is None else serving.shapes.lease(shape, admitted=False)
     try:
         if lease is not None:
             await lease.wait()

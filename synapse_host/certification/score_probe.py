@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from synapse_host.certification import gates
+from synapse_host.certification.lane_rows import lane_scores
 from synapse_host.certification.performance import speed_of
 from synapse_host.certification.probe_pairs import probe_pairs
 from synapse_host.certification.probe_setting import ProbeSetting, magnifier_for, on_reference
@@ -36,7 +37,7 @@ class ScoreSubject:
         self._reference = await scores_of(self._setting.start_worker, model, self.rows, threads=0)
 
     async def run_lane(self) -> None:
-        raw = await self._lane.rerank(self.rows, [str(index) for index in range(len(self.rows))])
+        raw = await lane_scores(self._lane, self.rows)
         kind = self._lane.model.pair_template.score
         self._pairs = score_agreement(np.frombuffer(raw, "<f4"), self._reference, kind, self._pools)
 

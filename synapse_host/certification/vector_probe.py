@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from synapse_host.certification import gates, metrics
+from synapse_host.certification.lane_rows import lane_vectors
 from synapse_host.certification.performance import speed_of
 from synapse_host.certification.probe_rows import probe_rows
 from synapse_host.certification.probe_setting import ProbeSetting, magnifier_for, on_reference
@@ -31,7 +32,7 @@ class VectorSubject:
         self._reference = await vectors_of(self._setting.start_worker, model, self.rows, threads=0)
 
     async def run_lane(self) -> None:
-        dims, raw = await self._lane.embed(self.rows, [str(index) for index in range(len(self.rows))])
+        dims, raw = await lane_vectors(self._lane, self.rows)
         vectors = np.frombuffer(raw, "<f4").reshape(len(self.rows), dims)
         self._texts = metrics.agreement(vectors, self._reference)
 

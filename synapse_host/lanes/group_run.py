@@ -48,6 +48,8 @@ class GroupPlan:
     wait: ShapeWait = field(default_factory=ShapeWait)
     #: Whether the estimates rest on enough that was measured for a refusal to rest on them.
     known: bool = True
+    #: Whether it is a request's; for what is not, such as a probe, no shape is compiled in a pause.
+    admitted: bool = True
 
     def only(self, place: int) -> GroupPlan:
         """The plan of one group alone."""

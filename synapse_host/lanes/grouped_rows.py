@@ -69,7 +69,7 @@ class GroupedRows:
     ) -> Exchange:
         longest = max(len(rows[index]) for index in plan.groups[place])
         plan.wait.began(longest, self.turns.now())
-        lease = shapes.lease(longest)
+        lease = shapes.lease(longest, admitted=plan.admitted)
 
         def over(_: int, exchange: Exchange, took_ms: float) -> None:
             lease.release()

@@ -219,12 +219,16 @@ class Lane:
 
         """
         operation: Grouped = "embed" if self.model.task == "embed" else "rerank"
-        plan = self.plan(operation, [len(row)], WorkClass.CONTROL)
+        plan = self.plan(operation, [len(row)], WorkClass.CONTROL, admitted=False)
         width = FLOAT_BYTES * (self._require_serving().dims if operation == "embed" else 1)
         return await self._grouped([row], [case_id], plan, operation, width, serves=False)
 
-    def plan(self, operation: Grouped, counts: Sequence[int], work_class: WorkClass) -> GroupPlan:
+    def plan(
+        self, operation: Grouped, counts: Sequence[int], work_class: WorkClass, *, admitted: bool = True
+    ) -> GroupPlan:
         """How rows of ``counts`` tokens are computed, and what that is expected to take.
+
+        What is not ``admitted``, a probe or a check, has no shape compiled for it in a pause.
 
         Raises:
             EngineCrashed: the worker ended.
@@ -236,7 +240,8 @@ class Lane:
         tokens = [sum(padded_length(counts[index], buckets) for index in group) for group in groups]
         costs = self.costs
         estimates = [costs.ms(operation, number) for number in tokens]
-        return GroupPlan(operation, work_class, groups, tokens, estimates, known=costs.known(operation, tokens))
+        known = costs.known(operation, tokens)
+        return GroupPlan(operation, work_class, groups, tokens, estimates, known=known, admitted=admitted)
 
     def compiling(self, plan: GroupPlan) -> SynapseError | None:
         """``shape_compiling`` where the wait the request of ``plan`` is in met a compilation; None where it did not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,7 +12,6 @@ from anyio.abc import TaskGroup
 
 from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed
-from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.neural_engine_models import admits_shapes, layers_of
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.shape_keeper import ShapeKeeper
@@ -30,24 +30,24 @@ async def _read_layers(model: RegisteredModel) -> int:
 class NeuralEngine:
     """Hands out shares of one worker, which is started with the first of them and ends with the last.
 
-    ``start`` starts a worker for a model, given the lock's descriptor, which it inherits.
+    ``start`` starts a worker for a model, which inherits the lock. ``refuse`` raises while a model is paused.
     """
 
     def __init__(
         self,
-        start: Callable[[RegisteredModel, int | None], Awaitable[Worker]],
-        lock: FileLock,
+        start: Callable[[RegisteredModel], Awaitable[Worker]],
         turns: DeviceTurns,
         tasks: TaskGroup,
         clock: Callable[[], float],
         *,
         limits: Limits | None = None,
         layers: Callable[[RegisteredModel], Awaitable[int]] = _read_layers,
+        refuse: Callable[[RegisteredModel], None] = lambda model: None,
     ) -> None:
         self.shapes = ShapeKeeper(turns, tasks, clock, limits)
         self._start = start
-        self._lock = lock
         self._layers = layers
+        self._refuse = refuse
         self._worker: Worker | None = None
         self._shares: set[WorkerShare] = set()
         self._changing = anyio.Lock()
@@ -63,7 +63,8 @@ class NeuralEngine:
         layers = await self._layers(model) if admits_shapes(model) else None
         async with self._changing:
             worker = await self._running(model)
-            share = WorkerShare(worker, self.shapes, self._let_go, model.model_id, layers)
+            refuse = partial(self._refuse, model)
+            share = WorkerShare(worker, self.shapes, self._let_go, model.model_id, layers, refuse)
             self._shares.add(share)
             return share
 
@@ -84,7 +85,7 @@ class NeuralEngine:
                 "Engine, was killed and is not known to have ended; end it, then retry"
             )
         self._shares.clear()
-        self._worker = worker = await self._start(model, self._lock.descriptor)
+        self._worker = worker = await self._start(model)
         self.shapes.attach(worker)
         return worker
 

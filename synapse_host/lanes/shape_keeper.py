@@ -30,12 +30,20 @@ _log = logging.getLogger(__name__)
 _GONE = "the worker of the Neural Engine ended; retry shortly"
 
 
+def _refuses_nothing() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class ShapedModel:
-    """A loaded model whose shapes are compiled one by one: its id, and the lengths a row may be padded to."""
+    """A loaded model whose shapes are compiled one by one: its id, and the lengths a row may be padded to.
+
+    ``refuse`` raises during a pause.
+    """
 
     model_id: str
     ladder: tuple[int, ...]
+    refuse: Callable[[], None] = _refuses_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +62,16 @@ class Compilation:
 
 
 class ShapeLease:
-    """One request's hold on one shape: waited for, used, released. Releasing it early, late or twice is harmless."""
+    """One request's hold on one shape: waited for, used, released. Releasing it early, late or twice is harmless.
 
-    def __init__(self, release: Callable[[ShapeLease], None]) -> None:
+    A pause lets what was ``admitted`` end, and holds back what is computed for nobody's request, such as a probe.
+    """
+
+    def __init__(self, release: Callable[[ShapeLease], None], *, admitted: bool = True) -> None:
         self._over = asyncio.Event()
         self._error: SynapseError | None = None
         self._release = release
+        self.admitted = admitted
         self.granted = False
 
     async def wait(self) -> None:
@@ -120,11 +132,14 @@ class ShapeKeeper:
         """A loaded model whose shapes are compiled one by one; None where it is no such."""
         return self._models.get(model_ref)
 
-    def lease(self, model_ref: str, tokens: int) -> ShapeLease:
-        """Ask for the smallest shape that holds ``tokens``; where it is there, it is granted before this returns."""
+    def lease(self, model_ref: str, tokens: int, *, admitted: bool = True) -> ShapeLease:
+        """Ask for the smallest shape that holds ``tokens``; where it is there, it is granted before this returns.
+
+        For what is not ``admitted`` none is compiled in a pause: the wait fails as the pause refuses.
+        """
         shape = Shape(model_ref, padded_length(tokens, self._models[model_ref].ladder))
         ticket = next(self._tickets)
-        lease = self._leases[ticket] = ShapeLease(partial(self._release, ticket))
+        lease = self._leases[ticket] = ShapeLease(partial(self._release, ticket), admitted=admitted)
         self._follow(self.residency.want(ticket, shape))
         return lease
 
@@ -202,12 +217,17 @@ class ShapeKeeper:
         try:
             async with self._turns.closed():
                 began = self._clock()
+                self._refuse_paused(shape)
                 inventory = await self._admitted(shape, began)
         except WorkerRefusal as refusal:
             error = to_synapse_error(refusal)
         except EngineCrashed as crash:
             # What it takes is given back when the process is known to be gone.
             self._note(name, shape, began, crash)
+            return
+        except SynapseError as paused:
+            _log.info("model %r: shape %d waits: %s", name, shape.length, paused.message)
+            self._follow(self.residency.compile_failed(paused.message), paused)
             return
         self._note(name, shape, began, error)
         if error is not None:
@@ -218,6 +238,11 @@ class ShapeKeeper:
         self.inventories[name, shape.length] = inventory
         _log.info("model %r: shape %d compiled in %d ms", name, shape.length, self.compilations[-1].took_ms)
         self._follow(self.residency.compiled())
+
+    def _refuse_paused(self, shape: Shape) -> None:
+        """Raise where a pause holds this compilation back: no admitted request waits for it."""
+        if not any(self._leases[ticket].admitted for ticket in self.residency.waiting(shape)):
+            self._models[shape.model].refuse()
 
     async def _admitted(self, shape: Shape, now: float) -> Mapping[str, Any]:
         self.history.began(shape.length, now)

@@ -118,6 +118,10 @@ class ShapeResidency:
         """How many requests use a resident shape now."""
         return self._held[shape].leases
 
+    def waiting(self, shape: Shape) -> list[Ticket]:
+        """Who waits for ``shape``, first come first."""
+        return [wait.ticket for wait in self._queue if wait.shape == shape]
+
     def cost(self, model: str) -> int:
         """Executables one shape of ``model`` takes."""
         return self._models[model].cost

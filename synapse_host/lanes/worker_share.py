@@ -39,6 +39,7 @@ class WorkerShare:
     """What a lane sees of ``worker``; ``let_go`` is told once that this share is no longer wanted.
 
     ``layers`` is what each shape of the model takes; None for a model whose shapes are not compiled one by one.
+    ``refuse`` raises while the model is paused.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class WorkerShare:
         let_go: Callable[[WorkerShare, float], Awaitable[None]],
         model_id: str,
         layers: int | None,
+        refuse: Callable[[], None],
     ) -> None:
         self._worker = worker
         self._keeper = keeper
         self._let_go = let_go
         self._model_id = model_id
         self._layers = layers
+        self._refuse = refuse
         self._released = False
         self._model_refs: set[str] = set()
         self._load: Message | None = None
@@ -154,7 +157,10 @@ class WorkerShare:
         return replace(pong, placement_share=min(shares, default=None))
 
     async def request(self, message: Message, raw: Buffer | None = None, **options: Any) -> Reply:
-        """As the worker's; rows of a model with shapes are computed under the lease of theirs."""
+        """As the worker's; rows of a model with shapes are computed under the lease of theirs.
+
+        What lanes serve goes by ``submit``: rows that come here are nobody's request, and a pause holds them back.
+        """
         if isinstance(message, Load):
             return await self._loaded(message, options)
         if isinstance(message, Unload):
@@ -206,7 +212,7 @@ class WorkerShare:
         assert isinstance(reply, Loaded)
         self._model_refs.add(reply.model_ref)
         if self._layers is not None and reply.buckets:
-            model = ShapedModel(self._model_id, tuple(sorted(reply.buckets)))
+            model = ShapedModel(self._model_id, tuple(sorted(reply.buckets)), self._refuse)
             self._keeper.register(reply.model_ref, model, self._layers)
         return reply, raw
 
@@ -229,7 +235,7 @@ class WorkerShare:
             return None
         shapes = {padded_length(tokens, model.ladder) for tokens in counts}
         assert len(shapes) == 1, f"one group has rows of the shapes {sorted(shapes)}"
-        return self._keeper.lease(message.model_ref, max(counts))
+        return self._keeper.lease(message.model_ref, max(counts), admitted=False)
 
     def _is_ours(self, message: Message | None) -> bool:
         # One that ended over nothing, or over a look at its health, failed all its models alike.
@@ -257,9 +263,9 @@ class ModelShapes:
         """The lengths that are compiled, ascending."""
         return self._keeper.resident(self._model_ref)
 
-    def lease(self, tokens: int) -> ShapeLease:
-        """Ask for the smallest shape that holds ``tokens``."""
-        return self._keeper.lease(self._model_ref, tokens)
+    def lease(self, tokens: int, *, admitted: bool = True) -> ShapeLease:
+        """Ask for the smallest shape that holds ``tokens``; what is not ``admitted`` a pause holds back."""
+        return self._keeper.lease(self._model_ref, tokens, admitted=admitted)
 
     def blocking(self, tokens: int, since: float) -> int | None:
         """The shape whose compilation a wait for ``tokens`` since ``since`` met; None when it met none."""

@@ -68,11 +68,12 @@ class LaneDoor:
 
         Raises:
             ModelLoading, DeadlineExceeded: it was not ready in time.
-            SynapseError: what load or check failed with.
+            SynapseError: what load or check failed with; ``lane_paused``, where a pause began meanwhile.
 
         """
         began, loaded = self.clock(), lane.state is LaneState.READY
         await lane.ensure_ready(budget)
+        self.pauses.refuse(lane.model)
         now = self.clock()
         remaining_ms = budget.remaining_ms(now)
         cap_ms = remaining_ms if loaded else LOAD_WAIT_MS - (now - began) * 1000
@@ -86,6 +87,7 @@ class LaneDoor:
             return still_checking(lane)
 
         await self.checks.require_passed(lane, max(0.0, min(remaining_ms, cap_ms)) / 1000, expired)
+        self.pauses.refuse(lane.model)
 
     @staticmethod
     def refuse_too_long(lane: Lane, items: Sequence[str], tokens: Sequence[int]) -> None:

@@ -259,7 +259,7 @@ async def shape_bench(limits: Limits | None = None, layers: dict[str, int] | Non
     """Unloaded lanes of ``layers``; everything is stopped at the end."""
     workers: list[HeldShapeWorker] = []
 
-    async def start(model: RegisteredModel, stdin: int | None) -> Worker:
+    async def start(model: RegisteredModel) -> Worker:
         workers.append(HeldShapeWorker())
         lock.inherited(workers[-1].exited.is_set)
         return cast("Worker", workers[-1])
@@ -279,12 +279,12 @@ async def shape_bench(limits: Limits | None = None, layers: dict[str, int] | Non
         control = PauseControl(table, lock, tasks, now_ms=lambda: 1_000_000, clock=lambda: bench.now, retry_s=0.0)
         engine = NeuralEngine(
             start,
-            cast("Any", lock),
             turns,
             tasks,
             lambda: bench.now,
             limits=limits,
             layers=layers_of,
+            refuse=control.refuse,
         )
         bench = ShapeBench(tasks, engine, control, lock, turns, workers)
         runtime = LaneRuntime(

@@ -8,6 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from synapse_host import host_workers
+from synapse_host.errors import EngineCrashed, SynapseError
 from synapse_host.lanes import neural_engine_models
 from synapse_host.lanes.lane import Lane
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
@@ -105,3 +107,70 @@ async def ended(scene: Scene, job_id: str) -> dict[str, Any]:
         while (status := await scene.call("model.status", job_id=job_id))["state"] in ("queued", "running"):
             await anyio.lowlevel.checkpoint()
     return status
+
+
+async def test_a_request_that_meets_a_pause_before_it_was_admitted_is_refused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its lane was loaded, and while that checked itself: neither is admission."""
+    async with stage.scene(OTHER) as scene:
+        lane = await scene.lane(LANE)
+        pausing_engine(lane, monkeypatch)
+        checks = scene.host.catalog.checks
+        ensure_ready, require_passed, checked = lane.ensure_ready, checks.require_passed, []
+
+        async def loaded_meanwhile(budget: Any) -> None:
+            await ensure_ready(budget)
+            scene.host.pauses.begin(60_000, "measuring")
+
+        async def checked_meanwhile(*given: Any) -> None:
+            checked.append(lane.model.model_id)
+            await require_passed(*given)
+            scene.host.pauses.begin(60_000, "measuring")
+
+        monkeypatch.setattr(checks, "require_passed", checked_meanwhile)
+        with monkeypatch.context() as patched:
+            patched.setattr(lane, "ensure_ready", loaded_meanwhile)
+            assert (await scene.not_embedded(LANE)).code == "lane_paused"
+            assert not checked
+        await scene.call("lanes.resume")
+        with anyio.fail_after(20):
+            assert (await scene.not_embedded(LANE)).code == "lane_paused"
+        assert checked == [LANE]
+
+
+async def test_a_worker_that_was_asked_for_before_a_pause_does_not_start_in_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage.scene(OTHER) as scene:
+        lane = await scene.lane(LANE)
+        pausing_engine(lane, monkeypatch)
+
+        async def freed_meanwhile(backend: str) -> None:
+            await paused(scene, monkeypatch)
+
+        monkeypatch.setattr(scene.host._backends, "require_installed", freed_meanwhile)
+        with pytest.raises(SynapseError, match="paused by an operator"):
+            await scene.host.workers.start(lane.model)
+        assert scene.workers_started == 0
+        assert (await scene.call("lanes.status"))["hardware_free"]
+
+
+async def test_the_lock_is_not_given_back_while_a_worker_starts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage.scene(OTHER) as scene:
+        lane, lock = await scene.lane(LANE), scene.host.workers._lock
+        pausing_engine(lane, monkeypatch)
+        said: list[str] = []
+
+        async def start(spec: Any, tasks: Any) -> Any:
+            assert spec.stdin == lock.descriptor is not None
+            with pytest.raises(OSError, match="not known to have ended") as kept:
+                lock.release()
+            said.append(str(kept.value))
+            raise EngineCrashed("it did not start")
+
+        monkeypatch.setattr(host_workers.Worker, "start", start)
+        with pytest.raises(EngineCrashed):
+            await scene.host.workers.start(lane.model)
+        assert len(said) == 1
+        lock.release()

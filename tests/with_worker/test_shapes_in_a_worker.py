@@ -83,7 +83,7 @@ async def bench(folder: Path, limits: Limits | None = None) -> AsyncIterator[Ben
     lock = FileLock(folder / "neural-engine.lock")
     assert lock.acquire()
 
-    async def start(it: RegisteredModel, stdin: int | None) -> Worker:
+    async def start(it: RegisteredModel) -> Worker:
         number = len(made.workers)
         spec = WorkerSpec(
             "fake",
@@ -92,7 +92,7 @@ async def bench(folder: Path, limits: Limits | None = None) -> AsyncIterator[Ben
             accept_deadline_s=PATIENCE_S,
             hello_deadline_s=PATIENCE_S,
             extra_env=python_path(site),
-            stdin=stdin,
+            stdin=lock.descriptor,
         )
         made.workers.append(await Worker.start(spec, tasks))
         lock.inherited(made.workers[-1].exited.is_set)
@@ -106,7 +106,7 @@ async def bench(folder: Path, limits: Limits | None = None) -> AsyncIterator[Ben
 
     async with anyio.create_task_group() as tasks:
         turns = DeviceTurns()
-        engine = NeuralEngine(start, lock, turns, tasks, time.monotonic, limits=limits, layers=layers)
+        engine = NeuralEngine(start, turns, tasks, time.monotonic, limits=limits, layers=layers)
         made = Bench(engine, lock)
 
         async def share(it: RegisteredModel) -> Worker:

@@ -1,0 +1,33 @@
+"""Rows through a lane that nobody asked for: computed as it would serve them, and held back by a pause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from synapse_host.admission.work_class import WorkClass
+from synapse_host.lanes.group_run import GroupPlan
+from synapse_host.lanes.lane import Lane
+
+
+async def lane_vectors(lane: Lane, rows: Sequence[Sequence[int]]) -> tuple[int, bytes]:
+    """Width, and little-endian float32 vectors of token ``rows`` in the order given.
+
+    Raises:
+        SynapseError: as ``Lane.embed``; ``lane_paused`` where a shape is not compiled and a pause began.
+
+    """
+    return await lane.embed(rows, _names(rows), _plan(lane, "embed", rows))
+
+
+async def lane_scores(lane: Lane, rows: Sequence[Sequence[int]]) -> bytes:
+    """Little-endian float32 scores of composed ``rows`` in the order given; raises as ``lane_vectors``."""
+    return await lane.rerank(rows, _names(rows), _plan(lane, "rerank", rows))
+
+
+def _plan(lane: Lane, operation: Literal["embed", "rerank"], rows: Sequence[Sequence[int]]) -> GroupPlan:
+    return lane.plan(operation, [len(row) for row in rows], WorkClass.BULK, admitted=False)
+
+
+def _names(rows: Sequence[Sequence[int]]) -> list[str]:
+    return [str(index) for index in range(len(rows))]
