@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from synapse_owned_metal.runtime import mx
+from synapse_owned_metal.score_bound import longest
 
 Array: TypeAlias = Any
 
@@ -21,6 +22,7 @@ class KeyValueCache:
     def __init__(self) -> None:
         self._layers: dict[int, tuple[Array, Array]] = {}
         self._held: dict[int, int] = {}
+        self._longest: dict[int, Array] = {}
 
     def append(self, layer: int, k: Array, v: Array, start: int) -> tuple[Array, Array]:
         """Put ``k`` and ``v`` [B, N, S, D] after the first ``start`` positions; returns all keys and values so far.
@@ -34,11 +36,17 @@ class KeyValueCache:
         old = self._layers.get(layer, (None, None))
         keys, values = (_put(buffer, new, start, end) for buffer, new in zip(old, (k, v), strict=True))
         self._layers[layer], self._held[layer] = (keys, values), end
+        known, new = self._longest.get(layer), longest(k)
+        self._longest[layer] = new if known is None else mx.maximum(known, new)
         return keys[:, :, :end], values[:, :, :end]
+
+    def longest_key(self, layer: int) -> Array:
+        """``longest`` of every key that was ever put into ``layer``."""
+        return self._longest[layer]
 
     def arrays(self) -> list[Array]:
         """Every buffer, to be computed together with what was made of them."""
-        return [buffer for pair in self._layers.values() for buffer in pair]
+        return [*(buffer for pair in self._layers.values() for buffer in pair), *self._longest.values()]
 
 
 def _put(buffer: Array | None, new: Array, start: int, end: int) -> Array:

@@ -16,8 +16,8 @@ from synapse_host.ops.tensor_ops import Activation, Batch, GeluKind, TensorOps
 from synapse_host.owned_engine.shape_policy import Regime
 from synapse_owned_metal import attention as attending
 from synapse_owned_metal.key_value_cache import KeyValueCache
-from synapse_owned_metal.mlx_types import MX_DTYPES
 from synapse_owned_metal.runtime import mx
+from synapse_owned_metal.score_bound import bounded, longest
 
 Array: TypeAlias = Any
 
@@ -57,10 +57,11 @@ class MlxOps(TensorOps):
     def __init__(self, weights: ShapedWeights, tables: RopeTables, *, dtype: DType, regime: Regime = "full") -> None:
         self._weights = weights
         self._tables = tables
-        self._dtype = MX_DTYPES[dtype]
+        self._dtype: DType = dtype
         self._regime = regime
         self._on_cpu = mx.default_device() == mx.Device(mx.cpu)
         self._masks = attending.Masks()
+        self._appended: tuple[Array, Array] | None = None
 
     def weight(self, name: str, shape: Sequence[int]) -> Array:
         return self._weights.shaped(name, shape)
@@ -166,14 +167,18 @@ class MlxOps(TensorOps):
     ) -> Array:
         rules.attention(q.shape, k.shape, v.shape, window)
         sight = attending.Sight(batch.counts, batch.start, causal, window)
-        if window is not None and self._regime == "band" and batch.start == 0 and q.shape[1] == k.shape[1]:
-            return attending.banded(q, k, v, sight, scale, self._masks)
-        return attending.tiled(q, k, v, sight, scale, self._masks)
+        banded = window is not None and self._regime == "band" and batch.start == 0 and q.shape[1] == k.shape[1]
+        context = (attending.banded if banded else attending.tiled)(q, k, v, sight, scale, self._masks)
+        return bounded(context, longest(q), self._longest_key(k), scale, self._dtype)
 
     def kv_append(
         self, cache: KeyValueCache | None, layer: int, k: Array, v: Array, batch: Batch
     ) -> tuple[Array, Array]:
-        return (k, v) if cache is None else cache.append(layer, k, v, batch.start)
+        if cache is None:
+            return k, v
+        keys, values = cache.append(layer, k, v, batch.start)
+        self._appended = keys, cache.longest_key(layer)
+        return keys, values
 
     # --- ways out --------------------------------------------------------------------------------------------
 
@@ -213,6 +218,12 @@ class MlxOps(TensorOps):
         return x[:, 0].astype(mx.float32)
 
     # --- pieces ----------------------------------------------------------------------------------------------
+
+    def _longest_key(self, k: Array) -> Array:
+        """Of cached keys the cache knows: reading all of them again for every token would cost more than attention."""
+        if self._appended is not None and self._appended[0] is k:
+            return self._appended[1]
+        return longest(k)
 
     def _activate(self, y: Array, act: Activation | None) -> Array:
         if act is None:
