@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -80,17 +79,18 @@ async def _load(worker: Worker, folder: Path, operation: str, dims: int) -> str:
 
 def _embedding(worker: Worker, model_ref: str, rows: int) -> Ask:
     items = [{"id": str(row), "n_tokens": 1} for row in range(rows)]
-    return _asking(worker, EmbedBatchRequest("e", model_ref, "mean", True, items), bytes(4 * rows))
+    return _asking(worker, lambda: EmbedBatchRequest("e", model_ref, "mean", True, items), bytes(4 * rows))
 
 
 def _prompt(worker: Worker, model_ref: str, size: int) -> Ask:
+    return _asking(worker, lambda: Generate("g", model_ref, 1), bytes(size))
 
-    return _asking(worker, Generate("g", model_ref, 1), bytes(size))
 
+def _asking(worker: Worker, message: Callable[[], Message], raw: bytes) -> Ask:
+    """Each exchange has a message of its own, as the host's have."""
 
-def _asking(worker: Worker, message: Message, raw: bytes) -> Ask:
     async def ask() -> object:
-        return await worker.request(replace(message), raw)
+        return await worker.request(message(), raw)
 
     return ask
 

@@ -16,10 +16,11 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import SocketAttribute, SocketStream
 
+from synapse_host.framing import Buffer, unsent
+
 #: Bytes handed over at once; the stall limit is counted for each piece.
 _PIECE_BYTES = 256 * 1024
 
-Buffer = bytes | bytearray | memoryview
 #: How a connection can end, from either side.
 GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
@@ -162,7 +163,7 @@ class DirectStream:
         """Send what the socket takes at once; the rest."""
         if self.torn:
             raise anyio.BrokenResourceError("an earlier frame was cut off; open a new connection")
-        return _after(parts, self._send_now(parts))
+        return unsent(parts, self._send_now(parts))
 
     def _send_now(self, parts: Sequence[Buffer]) -> int:
         try:
@@ -188,13 +189,3 @@ class DirectStream:
                 await anyio.wait_writable(self._socket)
         except TimeoutError:
             raise WriteStalled(f"the peer read nothing for {self._stall_s} s; the connection is closed") from None
-
-
-def _after(parts: Sequence[Buffer], sent: int) -> list[memoryview]:
-    """What is left of the parts when ``sent`` bytes of them are gone."""
-    rest = []
-    for part in parts:
-        if sent < len(part):
-            rest.append(memoryview(part)[sent:])
-        sent = max(0, sent - len(part))
-    return rest

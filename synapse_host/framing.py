@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 
 _HEADER = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size
+
+#: Bytes on their way out; a view is one of single bytes.
+Buffer = bytes | bytearray | memoryview
 
 
 class FrameTooLarge(ValueError):
@@ -26,6 +30,19 @@ def frame_header(length: int, limit: int) -> bytes:
     if length > limit:
         raise FrameTooLarge(length, limit)
     return _HEADER.pack(length)
+
+
+def unsent(parts: Sequence[Buffer], sent: int) -> list[memoryview]:
+    """What is left of ``parts``, in order, when ``sent`` bytes of them are gone."""
+    if sent == sum(map(len, parts)):
+        # Nearly always: the socket took all there was.
+        return []
+    rest = []
+    for part in parts:
+        if sent < len(part):
+            rest.append(memoryview(part)[sent:])
+        sent = max(0, sent - len(part))
+    return rest
 
 
 class FrameDecoder:

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 
 from synapse_host.errors import EngineCrashed, SynapseError
+from synapse_host.framing import Buffer
 from synapse_host.lanes.batching import padded_length
 from synapse_host.lanes.shape_keeper import ShapedModel, ShapeKeeper, ShapeLease
 from synapse_host.supervision.exchange import Exchange, Reply
@@ -21,7 +22,6 @@ from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import DRAIN_S, Worker
 from synapse_host.supervision.worker_fault import WorkerFault
 from synapse_host.supervision.worker_spec import WorkerSpec
-from synapse_host.worker_protocol.channel import Buffer
 from synapse_host.worker_protocol.messages import (
     EmbedBatchRequest,
     Hello,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import orjson
 
 from synapse_host.errors import EncodeFailed, InvalidRequest, SynapseError
-from synapse_host.framing import FrameTooLarge, frame_header
+from synapse_host.framing import Buffer, FrameTooLarge, frame_header
 from synapse_host.operations.quoting import cut, quoted
 from synapse_host.operations.registry import RawVectors, Reply
 from synapse_host.server.malformed import MAX_ID_BYTES, MalformedFrame, explain, kind_of
@@ -24,7 +24,6 @@ MAX_ID_DEPTH = 32
 _FEWER_WORDS = 400
 API_VERSION = 1
 VectorForm = Literal["json", "f32"]
-Buffer = bytes | bytearray | memoryview
 
 _FIELDS = frozenset({"id", "method", "params", "scope"})
 _F32_BYTES = 4

@@ -14,9 +14,9 @@ from typing import Any
 
 import anyio
 
-from synapse_host.direct_stream import GONE, Buffer, DirectStream
+from synapse_host.direct_stream import GONE, DirectStream
 from synapse_host.errors import EncodeFailed, InvalidRequest, QueueFull, SynapseError
-from synapse_host.framing import HEADER_BYTES, FrameDecoder, FrameTooLarge
+from synapse_host.framing import HEADER_BYTES, Buffer, FrameDecoder, FrameTooLarge
 from synapse_host.operations.registry import Registry, RequestContext
 from synapse_host.server.drain import Drain
 from synapse_host.server.envelope import (

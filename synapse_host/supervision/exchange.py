@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from synapse_host.framing import Buffer
 from synapse_host.supervision.reply_check import check_raw, check_reply
-from synapse_host.worker_protocol.channel import Buffer
 from synapse_host.worker_protocol.codec import check_outgoing, decode_response, encode
 from synapse_host.worker_protocol.faults import ProtocolFault
 from synapse_host.worker_protocol.frame_budget import misfit, reply_bytes

@@ -12,7 +12,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from synapse_host.worker_protocol.channel import Buffer, Receiver
+from synapse_host.framing import Buffer, unsent
+from synapse_host.worker_protocol.channel import Receiver
 
 
 class WorkerListener:
@@ -137,12 +138,7 @@ class SocketStream:
             sent = self._socket.sendmsg(parts)
         except BlockingIOError:
             sent = 0
-        rest = []
-        for part in parts:
-            if sent < len(part):
-                rest.append(memoryview(part)[sent:])
-            sent = max(0, sent - len(part))
-        return rest
+        return unsent(parts, sent)
 
 
 async def readable(source: socket.socket | int) -> None:

@@ -15,13 +15,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from synapse_host.errors import EngineCrashed, InvalidRequest
+from synapse_host.framing import Buffer
 from synapse_host.supervision.conversation import Conversation
 from synapse_host.supervision.exchange import Exchange, Reply
 from synapse_host.supervision.launch import Launched, launch
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error, describe_exit
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.time_limits import TimeLimits
-from synapse_host.worker_protocol.channel import Buffer
 from synapse_host.worker_protocol.messages import Hello, Loaded, Message, Ping, Pong, Shutdown, Unload
 
 #: Seconds a stopping worker gets for the request in hand and its exit, and then for SIGTERM, before SIGKILL.

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from synapse_host.worker_protocol.channel import Buffer, Receiver
+from synapse_host.framing import Buffer
+from synapse_host.worker_protocol.channel import Receiver
 
 
 class LoopStream(asyncio.Protocol):

@@ -16,8 +16,8 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.settings import resolve_paths
 
 #: Seconds a host may take to listen on a busy machine, and to stop.
-START_DEADLINE_S = 30.0
-STOP_DEADLINE_S = 20.0
+START_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 60.0
 _READY = "listening on "
 
 

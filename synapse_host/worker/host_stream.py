@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from synapse_host.framing import unsent
+
 
 class HostStream(Protocol):
     """The connected host. One thread reads, another may wait for the end; sends come one at a time."""
@@ -59,11 +61,8 @@ class SocketStream:
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
         """As ``HostStream``; what the kernel takes of all parts goes out in one call."""
-        sent = self._socket.sendmsg(parts)
-        for part in parts:
-            if sent < len(part):
-                self._socket.sendall(memoryview(part)[sent:])
-            sent = max(0, sent - len(part))
+        for rest in unsent(parts, self._socket.sendmsg(parts)):
+            self._socket.sendall(rest)
 
     def wait_for_end(self) -> None:
         """As ``HostStream``."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from synapse_host.framing import FrameDecoder, frame_header
+from synapse_host.framing import Buffer, FrameDecoder, frame_header
 
 #: Least and largest read in bytes; between them a read asks for what completes the frame in progress.
 _LEAST_READ = 64 * 1024
@@ -19,8 +19,6 @@ _LARGEST_READ = 1024 * 1024
 #: An awaited frame of this many bytes is received in one piece of memory. Joined from the pieces it came in it takes
 #: twice its size, which the allocator then gives back to the system and asks for again with every reply.
 _LARGE_FRAME = 1024 * 1024
-
-Buffer = bytes | bytearray | memoryview
 
 
 class ChannelClosed(Exception):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from synapse_host.errors import EngineCrashed
@@ -78,7 +79,7 @@ async def test_who_asks_while_a_dead_worker_is_buried_is_told_how_it_ended(tmp_p
             callers.start_soon(ask)
             with anyio.fail_after(20):
                 while worker.fault is None:
-                    await anyio.sleep(0.001)
+                    await anyio.lowlevel.checkpoint()
             assert not worker.closed.is_set()
             await ask()
         assert told == ["signal SIGKILL"] * 2
