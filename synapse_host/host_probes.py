@@ -9,13 +9,13 @@ from typing import Any, cast
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
 from synapse_host.certification.stored_rows import certification_of, certification_row, performance_of, performance_row
 from synapse_host.errors import SynapseError
+from synapse_host.framing import Buffer
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.settings import Settings
 from synapse_host.store.certification_store import CertificationStore
 from synapse_host.supervision.exchange import Reply
 from synapse_host.supervision.worker import Worker
-from synapse_host.worker_protocol.channel import Buffer
 from synapse_host.worker_protocol.messages import Message
 
 
