@@ -38,7 +38,7 @@ def collect(
         with change_lock(layout):
             if digests is None:
                 _remove_abandoned(layout.incoming)
-                _remove_partial(layout.metadata)
+                _remove_partial(layout.metadata, layout.hosts)
                 remove_orphans(layout)
                 digests = layout.digests()
                 _remove_idle_leases(layout, digests)
@@ -52,7 +52,7 @@ def sweep(layout: CacheLayout) -> None:
     try:
         with change_lock(layout):
             _remove_abandoned(layout.incoming)
-            _remove_partial(layout.metadata)
+            _remove_partial(layout.metadata, layout.hosts)
             remove_orphans(layout)
     except OSError as problem:
         raise unusable(layout.root, problem) from problem
@@ -148,9 +148,9 @@ def _remove_abandoned(incoming: Path) -> None:
             os.close(descriptor)
 
 
-def _remove_partial(metadata: Path) -> None:
+def _remove_partial(*folders: Path) -> None:
     """Documents that were never finished; the change lock is held, so nobody writes one now."""
-    for path in _files(metadata):
+    for path in (path for folder in folders for path in _files(folder)):
         if path.name.startswith(".") and path.suffix == ".part":
             path.unlink(missing_ok=True)
 

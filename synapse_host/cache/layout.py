@@ -2,7 +2,7 @@
 
 ``blobs`` holds content under its digest and nothing else; ``metadata`` a document for each; ``leases`` the files
 readers lock; ``incoming`` what is being written; ``quarantine`` content that turned out not to be what its name says;
-``derived`` what engines compiled of content.
+``derived`` what engines compiled of content; ``hosts`` who shares the cache.
 """
 
 from __future__ import annotations
@@ -57,6 +57,19 @@ class CacheLayout:
         """Packages made of content, by the digest of what they were made of."""
         return self.root / "derived"
 
+    @property
+    def hosts(self) -> Path:
+        """Who shares the cache."""
+        return self.root / "hosts"
+
+    def host_record(self, host: str) -> Path:
+        """What is noted of a host."""
+        return self.hosts / f"{host}.json"
+
+    def host_lock(self, host: str) -> Path:
+        """The file a host locks while it lives."""
+        return self.hosts / f"{host}.lock"
+
     def blob(self, digest: str) -> Path:
         """The content of ``digest``."""
         return self.blobs / digest
@@ -82,11 +95,15 @@ class CacheLayout:
 
         """
         try:
-            for directory in (self.blobs, self.metadata, self.leases, self.incoming, self.quarantine, self.derived):
+            for directory in self._folders:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _try_lock(self.change_lock)
         except OSError as problem:
             raise unusable(self.root, problem) from problem
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        return self.blobs, self.metadata, self.leases, self.incoming, self.quarantine, self.derived, self.hosts
 
     def digests(self) -> list[str]:
         """Every digest that has content or a document, sorted; raises ``StoreFailure`` where they cannot be listed."""

@@ -56,6 +56,11 @@ def belongs_to(owner: str, host: str) -> bool:
     return owner == host or owner.startswith(f"{host}/")
 
 
+def same_purpose(owner: str, host: str) -> str:
+    """The pin of another host for what ``owner`` is for."""
+    return f"{host}/{owner.partition('/')[2]}"
+
+
 def parts_of(owner: str) -> PinParts:
     """The parts of any pin; kind and name are empty for the bare host."""
     host, _, rest = owner.partition("/")

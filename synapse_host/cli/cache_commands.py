@@ -11,21 +11,24 @@ from typing import Annotated, Any
 import typer
 
 from synapse_host.cache.blob_cache import BlobCache
-from synapse_host.cache.layout import CacheLayout, read_digest
+from synapse_host.cache.layout import read_digest
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.cache.pin_owners import parts_of
+from synapse_host.cli.cache_hosts import forget, hosts
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.host_connection import connected
+from synapse_host.cli.local_cache import local_cache
 from synapse_host.cli.output import fail, failures_explained, print_json, print_table, print_text, progress_bar
-from synapse_host.errors import ArtifactInvalid, InvalidRequest, StoreFailure
-from synapse_host.settings import load_settings
+from synapse_host.errors import ArtifactInvalid, InvalidRequest
 
 app = typer.Typer(name="cache", help="Look after the model cache.", no_args_is_help=True)
+app.command()(hosts)
+app.command()(forget)
 
 #: Why a collection keeps content, in words.
 _WHY_KEPT = {
     "pinned_by_requesting_module": "pinned by this host; see cache pins",
-    "pinned_by_foreign_module": "pinned by another host that shares the cache; see cache pins",
+    "pinned_by_foreign_module": "pinned by another host that shares the cache; see cache hosts",
     "shared_reader_or_gc_active": "being read, or another collection runs",
     "missing_metadata": "nobody described it: marked now",
 }
@@ -127,14 +130,6 @@ def verify(
         print_table("Content", ("digest", "state"), [(row["digest"], row["state"]) for row in found])
     if any(row["state"] != "whole" for row in found):
         raise typer.Exit(Exit.REFUSED)
-
-
-def local_cache() -> BlobCache:
-    """The model cache of this user's settings; raises ``StoreFailure``, ``SettingsInvalid``."""
-    root = load_settings().model_cache
-    if not root.is_dir():
-        raise StoreFailure(f"there is no model cache at {root}; nothing was downloaded yet")
-    return BlobCache(CacheLayout(root), "synapse-opctl")
 
 
 def states_of(cache: BlobCache, digests: list[str]) -> Iterator[tuple[str, str]]:

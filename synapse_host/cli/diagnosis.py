@@ -13,8 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.known_hosts import KnownHost, known_hosts
 from synapse_host.cache.layout import CacheLayout
 from synapse_host.cli.cache_commands import states_of
+from synapse_host.cli.cache_hosts import said_of
+from synapse_host.cli.local_cache import id_of_home
 from synapse_host.errors import SettingsInvalid, StoreFailure
 from synapse_host.settings import Settings, load_settings
 from synapse_host.store.upkeep import faults_of, installed_files
@@ -149,6 +152,7 @@ def _cache(settings: Settings, hash_content: bool) -> Iterator[Finding]:
             yield _content(cache, digests)
         yield from _installed(settings, cache)
         yield from _set_aside(cache.layout.quarantine)
+        yield from _sharing(settings, cache)
     except (StoreFailure, OSError) as failure:
         yield Finding("model cache", False, str(failure), "see the message")
 
@@ -166,8 +170,12 @@ def _records(cache: BlobCache, digests: list[str]) -> Iterator[Finding]:
         try:
             cache.find(digest)
         except StoreFailure as failure:
-            told, _, remedy = failure.message.rpartition("; ")
-            yield Finding("cache record", False, told, remedy)
+            yield _unreadable(failure)
+
+
+def _unreadable(failure: StoreFailure) -> Finding:
+    told, _, remedy = failure.message.rpartition("; ")
+    return Finding("cache record", False, told, remedy)
 
 
 def _told(digest: str, state: str) -> str:
@@ -198,6 +206,34 @@ def _set_aside(quarantine: Path) -> Iterator[Finding]:
         yield Finding(
             "quarantine", False, f"{quarantine} holds {len(names)} damaged files", "look at the disk, then remove them"
         )
+
+
+def _sharing(settings: Settings, cache: BlobCache) -> Iterator[Finding]:
+    """The other hosts this cache keeps content for, and what to do about one that is no more."""
+    try:
+        own = id_of_home(settings.paths.data_dir)
+    except StoreFailure:
+        own = None  # told with the store
+    try:
+        found = known_hosts(cache.layout, id_of_home)
+    except StoreFailure as failure:
+        # A broken record of content was told before.
+        if str(cache.layout.hosts) in failure.message:
+            yield _unreadable(failure)
+        return
+    for known in found:
+        if known.host != own and known.pinned_files:
+            remedy = _remedy_of(known)
+            yield Finding("host of the cache", remedy is None, said_of(known), remedy)
+
+
+def _remedy_of(known: KnownHost) -> str | None:
+    forget = f"synapse-opctl cache forget {known.host}"
+    if known.state == "gone":
+        return f"where it will not come back: {forget}; then synapse-opctl cache gc"
+    if known.state == "unknown":
+        return f"start that host once; where it is no more: {forget} --force, then synapse-opctl cache gc"
+    return None
 
 
 def _bytes_in(directory: Path) -> int:

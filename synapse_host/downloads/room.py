@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,6 +14,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.host_records import HostClaim, claim_host
 from synapse_host.cache.layout import CacheLayout, unusable
 from synapse_host.downloads.download_jobs import DownloadJobs, JobRules
 from synapse_host.downloads.fetcher import Fetcher
@@ -27,6 +29,7 @@ from synapse_host.errors import StoreFailure
 from synapse_host.store.database import Store
 from synapse_host.store.download_store import DownloadStore
 from synapse_host.store.install_store import InstallStore
+from synapse_host.store.module_store import ModuleStore
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +76,8 @@ class DownloadRoom:
         )
         rules = JobRules(plan.module_generation, plan.retention_ms, plan.tasks, plan.now_ms, plan.clock)
         self.jobs = DownloadJobs(runner, rules)
+        self._modules, self._home, self._now_ms = ModuleStore(plan.store), plan.store.path.parent, plan.now_ms
+        self._claim: HostClaim | None = None
         self._models: Collection[str] | None = None
         self._usable = False
         self._pins_are_put_right = anyio.Lock()
@@ -102,11 +107,27 @@ class DownloadRoom:
         # Once only: later, jobs run whose pins the store does not vouch for yet.
         async with self._pins_are_put_right:
             if not self._usable:
+                await self._claim_name()
                 try:
                     await anyio.to_thread.run_sync(repin, self.cache, self.installs, self._models)
                 except OSError as problem:
                     raise unusable(self.cache.layout.root, problem) from problem
                 self._usable = True
+
+    async def _claim_name(self) -> None:
+        """Pin under this host's own name alone: a copy of another host has that one's."""
+        if self._claim is None:
+            claim = partial(claim_host, self.cache.layout, self.cache.owner, self._home, now_ms=self._now_ms())
+            self._claim = await anyio.to_thread.run_sync(claim)
+        if self._claim.host != self.cache.owner:
+            _log.warning(
+                "this home is a copy of that of host %s, which has pins in the model cache at %s; this is host %s now",
+                self.cache.owner,
+                self.cache.layout.root,
+                self._claim.host,
+            )
+            await self._modules.take_host_id(self._claim.host)
+            self.cache.owner = self._claim.host
 
     def removal(self, holders: Sequence[HolderSource]) -> Removal:
         """Removes entries that neither ``holders`` nor a download hold."""
@@ -115,3 +136,6 @@ class DownloadRoom:
     def close(self) -> None:
         """For the end of the event loop."""
         self._fetcher.close()
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None

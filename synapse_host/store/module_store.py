@@ -36,6 +36,14 @@ class ModuleStore:
         """The name under which this host pins content of a cache it may share; it moves with the store's file."""
         return await self._store.run(lambda session: _meta(session).host_id)
 
+    async def take_host_id(self, host_id: str) -> None:
+        """Be another host from now on: this store is a copy, and its original goes by the old name."""
+
+        def write(session: Session) -> None:
+            _meta(session).host_id = host_id
+
+        await self._store.run(write)
+
 
 def _meta(session: Session) -> ModuleMetaRow:
     return session.get_one(ModuleMetaRow, 1)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
+from synapse_host.errors import StoreFailure
+
 #: Space worth rewriting the file for (original facts, section 5): so many free bytes, and at least half of its pages.
 WASTED_BYTES = 64 * 1024 * 1024
 #: Faults of one file that are listed.
@@ -56,6 +58,22 @@ def installed_files(path: Path) -> list[InstalledFile]:
             return [InstalledFile(*row) for row in rows]
     except sqlite3.Error:
         return []  # an older store, or a broken one, which ``faults_of`` tells
+
+
+def host_id_of(path: Path) -> str | None:
+    """The name of the host whose store is at ``path``; None where there is no store. Opens the file for reading alone.
+
+    Raises:
+        StoreFailure: it cannot be read.
+
+    """
+    if not path.exists():
+        return None
+    try:
+        with closing(_for_reading(path)) as connection:
+            return str(connection.execute("SELECT host_id FROM module_meta").fetchone()[0])
+    except (sqlite3.Error, TypeError) as fault:
+        raise StoreFailure(f"{path} does not say whose store it is: {fault}; run synapse-opctl doctor") from fault
 
 
 def faults_of(path: Path) -> list[str]:

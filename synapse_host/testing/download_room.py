@@ -115,8 +115,11 @@ async def running_room(
                 DownloadRoom(plan).cache, {hashlib.sha256(content).hexdigest(): content for content in contents}
             )
             room = DownloadRoom(plan, source)
-            await room.start()
-            yield RunningRoom(room, source, counts, store, clock_ms)
-            tasks.cancel_scope.cancel()
+            try:
+                await room.start()
+                yield RunningRoom(room, source, counts, store, clock_ms)
+                tasks.cancel_scope.cancel()
+            finally:
+                room.close()
     finally:
         store.close()

@@ -147,3 +147,28 @@ def test_a_cache_that_is_no_directory_is_a_problem(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("SYNAPSE_CACHE_DIRECTORY", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")
     assert set(problems()) == {"model cache"}
+
+
+def test_the_pins_of_a_host_that_is_no_more_are_told_with_the_way_to_give_them_up(home: Path) -> None:
+    paths = resolve_paths({"SYNAPSE_HOME": str(home)})
+    lost = home.parent / f"{home.name}-lost"
+
+    async def install() -> str:
+        async with running_room(lost, [MODEL], cache_root=paths.cache_dir / "models") as running:
+            await running.download(MANIFEST)
+            return running.room.cache.owner
+
+    host = anyio.run(install)
+    (lost / "synapse.db").rename(lost / paths.store_file.name)
+    assert problems() == {}, "a host that is only stopped is no problem"
+    record = paths.cache_dir / "models" / "hosts" / f"{host}.json"
+    written = record.read_bytes()
+    record.unlink()
+    found = problems()["host of the cache"]
+    assert found.seen.startswith(f"{host} (-) keeps 1 files, {len(MODEL)} bytes: never noted")
+    assert found.remedy is not None
+    assert f"synapse-opctl cache forget {host} --force" in found.remedy
+    record.write_text("{")
+    assert str(record) in problems()["cache record"].seen
+    record.write_bytes(written)
+    assert problems() == {}
