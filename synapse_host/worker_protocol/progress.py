@@ -35,7 +35,12 @@ class ProgressRule:
         self._completed, self._phase = report.completed, report.phase
 
     def _check_phase(self, phase: str) -> None:
-        if (phase == _CONTROL) != (self._operation in CONTROL_OPERATIONS):
-            raise ProtocolFault(f"PROGRESS of {self._req_id!r} names phase {phase!r}, no phase of {self._operation!r}")
+        # A worker asks this of every report of its plugin, also of those that are never written.
+        lawful = (_CONTROL,) if self._operation in CONTROL_OPERATIONS else (_SETUP, _INFERENCE)
+        if phase not in lawful:
+            raise ProtocolFault(
+                f"PROGRESS of {self._req_id!r} names phase {phase!r}, no phase of {self._operation!r}, which has "
+                f"{' and '.join(lawful)}"
+            )
         if (self._phase, phase) == (_INFERENCE, _SETUP):
             raise ProtocolFault(f"PROGRESS of {self._req_id!r} went back from {_INFERENCE!r} to {_SETUP!r}")
