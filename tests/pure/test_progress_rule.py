@@ -81,5 +81,5 @@ def test_unlawful_progress_is_refused_in_the_worker_even_when_it_would_not_be_se
     progress(2, "inference")
     with pytest.raises(ProtocolFault):
         progress(2, "inference")
-    with pytest.raises(ProtocolFault, match="phase 'inferring'.* setup and inference"):
+    with pytest.raises(ProtocolFault, match=r"phase 'inferring'.* setup and inference"):
         progress(3, "inferring")  # type: ignore[arg-type]
