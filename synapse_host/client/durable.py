@@ -122,7 +122,7 @@ class DurableWork:
     async def _submit(self, handed: _Handed) -> None:
         part = handed.part
         params = batch_params(self._model, part.ids, part.texts, self._constraints)
-        params["request_key"], params["part_of"] = part.key(self._request_key), self._request_key
+        params["request_key"] = part.key(self._request_key)
         received = await self._handed_in(params)
         if "job_id" not in received.payload:
             handed.inline = read_embed_reply("embed.batch", received, part.ids, part.texts)

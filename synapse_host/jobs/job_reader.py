@@ -12,6 +12,7 @@ from synapse_host.errors import InvalidRequest, SynapseError
 from synapse_host.jobs.job_state import JobState
 from synapse_host.jobs.page_cursor import PageCursor
 from synapse_host.jobs.pages import Excerpt
+from synapse_host.jobs.part_keys import part_key, part_number
 from synapse_host.jobs.transactions import error_of
 from synapse_host.store import job_store
 from synapse_host.store.job_tables import JobRow, JobWorkRow
@@ -43,8 +44,6 @@ def job_status(job: JobRow, held_up_by: SynapseError | None = None) -> dict[str,
         "pages_available": job.page_count,
         "job_module_generation": job.module_generation,
     }
-    if job.part_of is not None:
-        status["part_of"] = job.part_of
     if job.state == JobState.DONE:
         status["page_count"] = job.page_count
     if job.state == JobState.PAUSED:
@@ -93,20 +92,31 @@ def read_excerpt(session: Session, job_id: str, cursor: PageCursor, max_bytes: i
 
 
 def open_under(session: Session, request_key: str) -> list[JobRow]:
-    """The open jobs of a key and those that were handed in as parts of its work, the newest first.
+    """The open jobs of a key and of the parts of its work, the newest first.
+
+    Anybody's key may end in a number. So beside the first part only one counts whose predecessor is known as well; it
+    is, for it is handed in before, and ended jobs are kept for long.
 
     Raises:
         InvalidRequest: no job has or had this key.
 
     """
-    jobs = [job for job in job_store.open_jobs(session) if request_key in (job.request_key, job.part_of)]
-    if not jobs and not job_store.is_known_key(session, request_key):
+    jobs = [job for job in job_store.open_jobs(session) if _is_of(session, job.request_key, request_key)]
+    known = (request_key, part_key(request_key, 1))
+    if not jobs and not any(job_store.is_known_key(session, key) for key in known):
         raise InvalidRequest(
             f"no job has the request_key {request_key!r} or is a part of it; it is unknown, or its results were kept "
             "as long as the host keeps them",
             details={"request_key": request_key},
         )
     return jobs[::-1]
+
+
+def _is_of(session: Session, key: str, request_key: str) -> bool:
+    number = part_number(request_key, key)
+    if number is None:
+        return key == request_key
+    return number == 1 or job_store.is_known_key(session, part_key(request_key, number - 1))
 
 
 def known_job(session: Session, job_id: str) -> JobRow:

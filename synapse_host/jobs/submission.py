@@ -14,10 +14,7 @@ EMBED_BATCH = "embed.batch"
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One batch to run as a job. ``identity`` is what every envelope of its results says beside the vectors.
-
-    ``part_of`` is the key of the larger work this is a part of, where it is one.
-    """
+    """One batch to run as a job. ``identity`` is what every envelope of its results says beside the vectors."""
 
     request_key: str
     request_digest: str
@@ -27,7 +24,6 @@ class Submission:
     item_ids: Sequence[str]
     texts: Sequence[str]
     deadline_ms: int | None = None
-    part_of: str | None = None
 
 
 #: ``attach`` to the job there is, let it go on (``resume``), start an attempt (``fresh``), or refuse (``conflict``).

@@ -127,7 +127,6 @@ def _new_job(submission: Submission, opening: Opening, work: JobWorkRow) -> JobR
         updated_ms=opening.now_ms,
         execution_expires_ms=clocks.execution_expires_ms,
         result_retention_ms=clocks.retention_ms,
-        part_of=submission.part_of,
     )
 
 

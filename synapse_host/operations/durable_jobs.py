@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -75,13 +75,7 @@ class JobService:
         ]
 
     async def submit(
-        self,
-        lane: Lane,
-        request_key: str,
-        constraints: Constraints,
-        ids: Sequence[str],
-        texts: Sequence[str],
-        part_of: str | None = None,
+        self, lane: Lane, request_key: str, constraints: Constraints, ids: Sequence[str], texts: Sequence[str]
     ) -> Reply:
         """Take a batch as a job, or attach to the one its key names; the job's status.
 
@@ -93,7 +87,7 @@ class JobService:
         # Held as a request until it is held as a job: the lane must not be removed in between.
         with lane.lease():
             submission = await anyio.to_thread.run_sync(self._submission, lane, request_key, constraints, ids, texts)
-            admission = await self.ledger.admit(replace(submission, part_of=part_of))
+            admission = await self.ledger.admit(submission)
         if admission.fresh or admission.resumed:
             self.enqueue(admission.job)
         return self._status(admission.job)

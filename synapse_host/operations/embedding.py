@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from pydantic import Field, StrictStr, model_validator
+from pydantic import Field, StrictStr
 
 from synapse_host.admission.admission import request_bytes
 from synapse_host.admission.gate import Budget
@@ -52,14 +52,7 @@ class EmbedBatchParams(Constraints):
     texts: Annotated[list[StrictStr], Field(fail_fast=True)] | None = None
     model: Name | None = None
     request_key: Annotated[StrictStr, Field(max_length=256)] | None = None
-    part_of: Name | None = None
     input_type: InputType = "document"
-
-    @model_validator(mode="after")
-    def _key_of_a_part(self) -> EmbedBatchParams:
-        if self.part_of is not None and not (self.request_key or "").startswith(f"{self.part_of}/"):
-            raise ValueError("part_of is given, so request_key has to begin with it and a slash: add a part's number")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +106,7 @@ class EmbeddingService:
         _refuse_queries(lane, params.input_type)
         if lane.model.catalog_id is not None:
             await self._refuse_too_long_of(lane, self.desk.budgets.of(params, context), ids, texts)
-        return await self.jobs.submit(lane, key, params, ids, texts, params.part_of)
+        return await self.jobs.submit(lane, key, params, ids, texts)
 
     async def _refuse_too_long_of(self, lane: Lane, budget: Budget, ids: list[str], texts: list[str]) -> None:
         """Count, before a job is made of them, the texts that may be too long for a lane of the catalog."""

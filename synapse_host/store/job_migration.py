@@ -99,12 +99,6 @@ def durable_jobs(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-def parts_of_larger_work(connection: Connection) -> None:
-    """Let a job say which work it is a part of; of the jobs there are none does, and none is open after this start."""
-    connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN part_of TEXT CHECK (part_of <> '')")
-    connection.exec_driver_sql("CREATE INDEX ix_jobs_part_of ON jobs (part_of) WHERE part_of IS NOT NULL")
-
-
 def jobs_may_be_cancelled(connection: Connection) -> None:
     """Let a job's state be ``cancelled``; SQLite changes no check of a table, so the table is made again.
 

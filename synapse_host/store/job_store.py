@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import func, or_
+from sqlalchemy import func
 from sqlmodel import Session, col, delete, select
 
 from synapse_host.store.job_tables import JobInputRow, JobItemRow, JobPageRow, JobRow, JobWorkRow
@@ -22,9 +22,8 @@ def job_by_key(session: Session, request_key: str) -> JobRow | None:
 
 
 def is_known_key(session: Session, request_key: str) -> bool:
-    """Whether a job has this request key or is a part of its work."""
-    found = select(JobRow.job_pk).where(or_(col(JobRow.request_key) == request_key, col(JobRow.part_of) == request_key))
-    return session.exec(found.limit(1)).first() is not None
+    """Whether a job, open or ended, has this request key."""
+    return job_by_key(session, request_key) is not None
 
 
 def job_by_id(session: Session, job_id: str) -> JobRow | None:

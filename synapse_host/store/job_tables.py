@@ -51,8 +51,6 @@ class JobRow(SQLModel, table=True):
     resume_deadline_ms: int | None = None
     logical_handle: str | None = None
     error_json: str | None = None
-    #: The key of the larger work that whoever handed it in said it is a part of.
-    part_of: str | None = None
 
 
 class JobInputRow(SQLModel, table=True):

@@ -94,12 +94,6 @@ def test_a_key_attaches_and_other_content_is_refused(job_client: Client) -> None
     assert refusal.value.details == {"request_key": "key", "job_id": first["job_id"]}
 
 
-def test_the_key_of_a_part_begins_with_that_of_its_work(job_client: Client) -> None:
-    for key in (None, "work", "works/0001", "0001/work"):
-        with pytest.raises(InvalidRequest, match="part_of"):
-            job_client.call("embed.batch", {"model": "tiny", "texts": ["a"], "request_key": key, "part_of": "work"})
-
-
 def test_a_job_that_is_not_paused_stays_as_it_is_when_resumed(job_client: Client) -> None:
     job_id = submit(job_client, "resume")["job_id"]
     done = ended(job_client, job_id)
@@ -109,10 +103,10 @@ def test_a_job_that_is_not_paused_stays_as_it_is_when_resumed(job_client: Client
 def test_a_job_that_is_wanted_no_more_is_ended(tmp_path: Path, certified: Callable[[Path], Path]) -> None:
     texts = [f"number {place}" for place in range(12_000)]
     with RunningHost(certified(tmp_path), {"SYNAPSE_JOBS_COMMIT_S": "0"}) as host, host.client() as client:
-        running = submit(client, "work/0001", texts, part_of="work")["job_id"]
-        queued = submit(client, "work/0002", texts[:100], part_of="work")["job_id"]
-        # Somebody else's, whatever its key looks like.
-        other = submit(client, "work/0003", texts[:100])["job_id"]
+        running = submit(client, "work/0001", texts)["job_id"]
+        queued = submit(client, "work/0002", texts[:100])["job_id"]
+        # Somebody else's, though its key ends in a number.
+        other = submit(client, "work/2024", texts[:100])["job_id"]
         while client.model_status(job_id=running)["pages_available"] < 1:
             pass
         answer = client.job_cancel(request_key="work")
@@ -128,7 +122,7 @@ def test_a_job_that_is_wanted_no_more_is_ended(tmp_path: Path, certified: Callab
         assert client.wait_for_job(running)["state"] == "cancelled"
         assert client.wait_for_job(other)["state"] == "done", "only what was named is ended"
         # Nobody holds the model any more, and the key goes on.
-        again = submit(client, "work/0001", texts, part_of="work")
+        again = submit(client, "work/0001", texts)
         assert (again["state"], again["items_done"]) == ("queued", kept)
         client.job_cancel(again["job_id"])
         client.model_unload("tiny")

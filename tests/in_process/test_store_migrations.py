@@ -223,7 +223,6 @@ SCHEMAS[6] = SCHEMAS[5] | {
 SCHEMAS[7] = SCHEMAS[6] | {"alias_rows": ALIASES}
 SCHEMAS[8] = SCHEMAS[7]
 SCHEMAS[9] = SCHEMAS[8] | {"models": [*SHARDED_MODELS, ("profile", "TEXT", 0, 0)]}
-SCHEMAS[10] = SCHEMAS[9] | {"jobs": [*SCHEMAS[9]["jobs"], ("part_of", "TEXT", 0, 0)]}
 #: Every row class of the store.
 ROWS = [
     ModuleMetaRow,
