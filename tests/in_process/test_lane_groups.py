@@ -281,14 +281,21 @@ async def test_what_a_group_took_is_learned_and_expected_of_the_next() -> None:
         assert lane.costs.ms("embed", 3) < 25.0
 
 
-async def test_a_query_goes_before_the_next_group_of_a_batch_and_a_check_at_load_before_both() -> None:
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (WorkClass.JOB, [[11, 12], [31], [21], [1, 2], [13, 14], [3, 4], [15, 16], [5, 6]]),
+        # Nothing was said to the batch of jobs that come after it.
+        (WorkClass.BULK, [[1, 2], [31], [21], [3, 4], [5, 6], [11, 12], [13, 14], [15, 16]]),
+    ],
+)
+async def test_a_query_goes_before_the_next_group_of_a_batch_and_a_check_at_load_before_both(
+    first: WorkClass, expected: list[list[int]]
+) -> None:
+    firsts = {WorkClass.BULK: range(1, 7), WorkClass.JOB: range(11, 17), WorkClass.INTERACTIVE: [21]}
     async with serving() as (lane, worker), anyio.create_task_group() as callers:
-        for firsts, work_class in (
-            (range(1, 7), WorkClass.BULK),
-            (range(11, 17), WorkClass.JOB),
-            ([21], WorkClass.INTERACTIVE),
-        ):
-            rows = [[first] for first in firsts]
+        for work_class in sorted(firsts, key=lambda kind: (kind is WorkClass.INTERACTIVE, kind is not first)):
+            rows = [[number] for number in firsts[work_class]]
             callers.start_soon(lambda rows=rows, kind=work_class: embed(lane, *rows, work_class=kind))
             await anyio.wait_all_tasks_blocked()
         callers.start_soon(lane.checked, [31], "case")
@@ -297,4 +304,4 @@ async def test_a_query_goes_before_the_next_group_of_a_batch_and_a_check_at_load
         while worker.begun:
             order.append(worker.answer())
             await anyio.wait_all_tasks_blocked()
-    assert order == [[1, 2], [31], [21], [11, 12], [3, 4], [13, 14], [5, 6], [15, 16]]
+    assert order == expected
