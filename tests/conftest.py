@@ -7,10 +7,12 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# An example that takes longer because other tests run beside it is no fault.
-settings.register_profile("untimed", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+# An example that takes longer, or is longer in the making, because other tests run beside it is no fault.
+CURRENT = settings.get_profile(settings.get_current_profile_name())
+UNHURRIED = {*CURRENT.suppress_health_check, HealthCheck.too_slow}
+settings.register_profile("untimed", CURRENT, deadline=None, suppress_health_check=tuple(UNHURRIED))
 settings.load_profile("untimed")
 
 

@@ -13,7 +13,7 @@ from anyio.abc import ByteStream
 from synapse_host.framing import FrameDecoder
 
 #: Seconds any single wait of a test may take.
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class RawPeer:

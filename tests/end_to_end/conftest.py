@@ -60,6 +60,10 @@ def _copies(origin: Path) -> Callable[[Path], Path]:
 def host(tmp_path_factory: pytest.TempPathFactory, with_minilm: Callable[[Path], Path]) -> Iterator[RunningHost]:
     """One host with the models of ``with_minilm``, for all tests that leave it as they found it."""
     with RunningHost(with_minilm(tmp_path_factory.mktemp("home"))) as running:
+        with running.client() as client:
+            # A load may take longer than a request waits for it where much else is done.
+            for model in ("minilm", "minilm-f32"):
+                client.embed_query(model, "loaded", retries=20)
         yield running
 
 

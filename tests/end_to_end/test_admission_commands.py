@@ -106,7 +106,8 @@ def test_a_pause_from_beginning_to_end(running: RunningHost, client: Client) -> 
 def test_admission_status_counts_what_was_refused(running: RunningHost, client: Client) -> None:
     before = told(running, "admission", "status")["refusals"].get("deadline_exceeded", {"count": 0})["count"]
     with pytest.raises(Exception, match="deadline_ms of 1"):
-        client.embed_query("plain", "text", deadline_ms=1)
+        # To read it takes far longer, however quick the machine is.
+        client.embed_query("plain", "text " * 50_000, deadline_ms=1)
     answer = told(running, "admission", "status")
     assert answer["refusals"]["deadline_exceeded"]["count"] == before + 1
     assert (answer["catalog_lanes"], answer["certified_lanes"]) == (2, 2)

@@ -185,7 +185,7 @@ REQUESTS = {
     "cancelling nothing": (call("job.cancel"), refusal(*BAD, "job_id", "request_key")),
     "page of nothing": (call("embed.result", job_id="j", max_page_bytes=0), channel("params.max_page_bytes", "0")),
     "deadline that cannot be met": (
-        query(deadline_ms=1), refusal("deadline_exceeded", "result", "deadline_ms of 1;"),
+        query(text="text " * 50_000, deadline_ms=1), refusal("deadline_exceeded", "result", "deadline_ms of 1 "),
     ),
     "wrong required_fingerprint": (
         query(required_fingerprint="f" * 64),

@@ -101,7 +101,7 @@ def test_bits_do_not_depend_on_the_process(client: Client, with_minilm: Callable
     for number in range(2):
         with RunningHost(with_minilm(tmp_path / f"home-{number}")) as other, other.client() as there:
             for model in MODELS:
-                np.testing.assert_array_equal(there.embed_many(model, texts).vectors, expected[model])
+                np.testing.assert_array_equal(there.embed_many(model, texts, retries=20).vectors, expected[model])
 
 
 def test_every_row_asked_for_is_computed_again(client: Client) -> None:

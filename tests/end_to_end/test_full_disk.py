@@ -120,7 +120,7 @@ def test_a_home_on_a_full_disk_ends_a_start_with_one_line(tmp_path: Path) -> Non
             env={**os.environ, "SYNAPSE_HOME": str(home)},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=100,
         )
     assert refused.returncode == Exit.NOT_STARTED
     (line,) = refused.stderr.splitlines()

@@ -40,7 +40,7 @@ OTHER_USER = """
 import os, socket, struct, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 with socket.socket(socket.AF_UNIX) as peer:
-    peer.settimeout(10)
+    peer.settimeout(30)
     peer.connect(sys.argv[1])
     data = b""
     while chunk := peer.recv(65536):

@@ -18,7 +18,7 @@ def serve_again(home: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "SYNAPSE_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
     )
 
 

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 MODEL, TEXT = "tiny", "the tide came in"
-GONE_WITHIN_S = 2.0
+GONE_WITHIN_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ async def test_a_stop_while_a_request_runs_answers_it_and_refuses_new_ones(
         os.kill(pid, signal.SIGCONT)
         answer = await peer.receive()
         await peer.close()
-        assert host.process.wait(20) == 0, "".join(host.output)
+        assert host.process.wait(60) == 0, "".join(host.output)
     assert len(answer["result"]["vectors"][0]["vector"]) == 32
 
 
@@ -197,7 +197,7 @@ async def test_a_stop_ends_a_request_that_cannot_be_answered_by_closing(
         host.process.send_signal(signal.SIGTERM)
         assert await peer.is_closed()
         await peer.close()
-        assert host.process.wait(20) == 0, "".join(host.output)
+        assert host.process.wait(60) == 0, "".join(host.output)
         assert wait_until_gone(pid, GONE_WITHIN_S)
 
 

@@ -118,7 +118,7 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> Any:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             yield Bench(tasks)
             tasks.cancel_scope.cancel()

@@ -156,7 +156,9 @@ def computing(draw: st.DrawFn) -> tuple[Message, bytes]:
     return Generate(req_id, "model-1", draw(st.integers(1, 2500))), packed_ids(*rows)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(request_=computing(), max_frame=FRAMES, dims=st.integers(1, 2000), text=st.integers(0, 30_000))
 def test_whatever_is_admitted_is_served_within_the_frames(
     request_: tuple[Message, bytes], max_frame: int, dims: int, text: int, model_files: Path
@@ -183,7 +185,9 @@ def test_whatever_is_admitted_is_served_within_the_frames(
         assert outcome.to_wire()["req_id"] == message.to_wire()["req_id"]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     req_id=REQ_IDS,
     max_frame=FRAMES,

@@ -168,6 +168,7 @@ async def test_an_address_of_no_server_is_refused_by_the_name_of_its_parameter(t
 
 async def test_a_download_is_polled_by_model_status_and_removed(tmp_path: Path) -> None:
     async with served(tmp_path) as host:
+        host.running.source.hold = anyio.Event()
         first = await host.call("models.download", catalog_id="tiny", request_key="  ")
         job_id = first["job_id"]
         assert first == {"job_id": job_id, "state": "queued"}
@@ -175,6 +176,7 @@ async def test_a_download_is_polled_by_model_status_and_removed(tmp_path: Path) 
             "catalog_id": "tiny",
             "holders": [{"kind": "job", "job_id": job_id}],
         }
+        host.running.source.hold.set()
         await host.running.ended(job_id)
         status = await host.call("model.status", job_id=job_id)
         assert status == {"module_generation": 1, "kind": "models.download", "job_id": job_id, "state": "committed"}

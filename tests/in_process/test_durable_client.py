@@ -35,7 +35,7 @@ from synapse_host.testing.fake_methods import ItemsParams, fake_embedding, fake_
 from synapse_host.testing.in_process_host import in_process_host
 
 pytestmark = pytest.mark.anyio
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class BatchParams(ItemsParams):

@@ -21,7 +21,7 @@ from synapse_host.testing.fake_methods import (
 from synapse_host.testing.in_process_host import in_process_host
 
 pytestmark = pytest.mark.anyio
-DEADLINE_S = 10
+DEADLINE_S = 30
 
 
 class Splitting:

@@ -223,7 +223,7 @@ async def test_a_boot_makes_the_pins_what_the_store_says(tmp_path: Path) -> None
 
 
 async def until(done: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         while not done():
             await anyio.lowlevel.checkpoint()
 

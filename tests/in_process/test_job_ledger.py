@@ -250,7 +250,9 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(steps=STEPS)
 def test_whatever_happens_the_counters_agree_with_the_rows(
     steps: list[tuple[str, int, bool]], tmp_path_factory: pytest.TempPathFactory

@@ -18,7 +18,7 @@ from synapse_host.testing.no_op_lane import CountingEncoder, NoOpLane
 from synapse_host.tokenization.model_tokenizer import EncodedText
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class HeldEncoder(CountingEncoder):

@@ -77,7 +77,7 @@ async def test_pages_are_read_while_the_job_runs(path: Path) -> None:
     async with job_bench(path, lane, limits=PageLimits(bytes=1, seconds=3600)) as bench:
         lane.hold = anyio.Event()
         job = (await bench.submit(numbered("k", 24))).job
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await lane.entered.wait()
         assert lane.holders == [{"kind": "job", "job_id": job.job_id}]
         gate, lane.hold = lane.hold, anyio.Event()
@@ -176,7 +176,7 @@ async def test_a_fence_put_up_meanwhile_is_met_at_the_next_group(path: Path, ref
     async with job_bench(path, lane) as bench:
         lane.hold = anyio.Event()
         job = (await bench.submit(numbered("k", 24))).job
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await lane.entered.wait()
         lane.refusal = refusal
         lane.hold.set()
@@ -253,7 +253,7 @@ async def test_a_job_that_cannot_be_ended_is_ended_later(path: Path, monkeypatch
             patch.setattr(transactions, "finish", full)
             patch.setattr(transactions, "fail", full)
             job = (await bench.submit(numbered("k", 9))).job
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while bench.dispatcher.held_up_by(job) is None:
                     await anyio.lowlevel.checkpoint()
         stuck = await bench.ledger.job(job.job_id)

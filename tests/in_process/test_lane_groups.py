@@ -26,7 +26,7 @@ from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, Loaded, Message, VectorsHeader
 
 pytestmark = pytest.mark.anyio
-DEADLINE_S = 5
+DEADLINE_S = 30
 
 
 @dataclass

@@ -125,7 +125,7 @@ async def bench(*, worker_type: type[HeldWorker] = HeldWorker, retry_s: float = 
     async def no_tokenizer(it: RegisteredModel) -> Any:
         return None
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             control = PauseControl(lanes, lock, tasks, now_ms=lambda: 1_000_000, clock=time.monotonic, retry_s=retry_s)
             runtime = LaneRuntime(start, no_tokenizer, DeviceTurns(), tasks, time.monotonic, refuse_load=control.refuse)

@@ -71,7 +71,7 @@ async def reranking() -> AsyncIterator[tuple[Lane, ScoringWorker]]:
         return None
 
     model = replace(stub_model(), batch=BatchPolicy(3, 100))
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             lane = Lane(model, LaneRuntime(start, no_tokenizer, DeviceTurns(), tasks, time.monotonic))
             await lane.load()

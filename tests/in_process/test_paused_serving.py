@@ -33,7 +33,7 @@ def pausing_engine(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
 async def paused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     pausing_engine(await scene.lane(LANE), monkeypatch)
     answer = await scene.call("lanes.pause", scope="neural_engine", duration_ms=60_000, reason="measuring")
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not (await scene.call("lanes.status"))["hardware_free"]:
             await anyio.lowlevel.checkpoint()
     return answer
@@ -103,7 +103,7 @@ async def test_a_job_that_meets_a_pause_fails_and_its_replay_goes_on_after_it(
 
 async def ended(scene: Scene, job_id: str) -> dict[str, Any]:
     """The status of a job that has ended, one way or the other."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while (status := await scene.call("model.status", job_id=job_id))["state"] in ("queued", "running"):
             await anyio.lowlevel.checkpoint()
     return status

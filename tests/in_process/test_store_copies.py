@@ -79,7 +79,7 @@ async def test_reading_waits_for_no_writer(tmp_path: Path) -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(write)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await writing.wait()
                 assert (await bench.ledger.job(job.job_id)).state == "queued"
             go_on.set()

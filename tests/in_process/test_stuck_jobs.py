@@ -29,7 +29,7 @@ async def stuck_job(bench: JobBench, monkeypatch: pytest.MonkeyPatch, key: str =
         patch.setattr(transactions, "finish", full)
         patch.setattr(transactions, "fail", full)
         job = (await bench.submit(numbered(key, 9))).job
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while bench.dispatcher.held_up_by(job) is None:
                 await anyio.lowlevel.checkpoint()
     return job.job_id

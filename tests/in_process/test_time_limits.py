@@ -11,7 +11,7 @@ from synapse_host.time_limits import Limit, TimeLimits
 
 pytestmark = pytest.mark.anyio
 SOON, NEVER = 0.02, 60.0
-DEADLINE_S = 5
+DEADLINE_S = 30
 
 
 class CountingLimits(TimeLimits):
@@ -54,20 +54,23 @@ async def test_a_renewed_limit_counts_from_its_renewal() -> None:
 
 
 async def test_limits_ring_in_the_order_they_are_due_whatever_order_they_were_set_in() -> None:
-    limits, order = TimeLimits(), []
+    limits, due, order = TimeLimits(), list[float](), list[float]()
 
     async def wait(seconds: float) -> None:
         try:
-            with limits.limit(seconds):
+            with limits.limit(seconds) as limit:
+                due.append(limit.due)
                 await anyio.sleep_forever()
         except TimeoutError:
-            order.append(seconds)
+            order.append(limit.due)
 
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             for times in (3, 1, 4, 2):
                 tasks.start_soon(wait, times * SOON)
-    assert order == [times * SOON for times in (1, 2, 3, 4)]
+    # Not in the order of their seconds: between two of them the process may have stood still for longer than that.
+    assert order == sorted(due)
+    assert due != order
 
 
 async def test_many_limits_need_one_timer() -> None:

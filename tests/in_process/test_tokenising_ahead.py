@@ -86,7 +86,7 @@ async def benched() -> AsyncIterator[Bench]:
     async def read(_: Any) -> Any:
         return tokenizer
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             lane = Lane(stub_model(), LaneRuntime(start, read, DeviceTurns(), tasks, time.monotonic))
             tasks.start_soon(lane.load)

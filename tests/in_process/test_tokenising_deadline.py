@@ -38,16 +38,24 @@ def budget(deadline_ms: int) -> Budget:
 
 
 async def test_a_deadline_ends_the_wait_and_the_bytes_go_when_the_thread_does() -> None:
-    it, done = desk(), threading.Event()
+    it, done, begun = desk(), threading.Event(), threading.Event()
 
     def reading() -> None:
-        assert done.wait(10)
+        begun.set()
+        assert done.wait(60)
 
-    with (
-        pytest.raises(DeadlineExceeded, match="deadline_ms of 30 passed before model 'm' had its text tokenised"),
-        it.gate.hold(700) as hold,
-    ):
-        await it.tokenised(LANE, budget(30), hold, LONG, reading)
+    async def let_it_pass() -> None:
+        await until(begun.is_set)
+        (limit,) = it.deadlines._set
+        limit.reach()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(let_it_pass)
+        with (
+            pytest.raises(DeadlineExceeded, match="deadline_ms of 9000 passed before model 'm' had its text tokenised"),
+            it.gate.hold(700) as hold,
+        ):
+            await it.tokenised(LANE, budget(9000), hold, LONG, reading)
     assert it.gate.bytes_in_flight == 700
     done.set()
     await until(lambda: it.gate.bytes_in_flight == 0)
@@ -59,11 +67,11 @@ async def test_a_client_that_goes_away_leaves_at_once_too() -> None:
 
     def reading() -> None:
         begun.set()
-        assert done.wait(10)
+        assert done.wait(60)
 
     async def ask() -> None:
         with it.gate.hold(700) as hold:
-            await it.tokenised(LANE, budget(10_000), hold, LONG, reading)
+            await it.tokenised(LANE, budget(60_000), hold, LONG, reading)
 
     async with anyio.create_task_group() as callers:
         callers.start_soon(ask)
@@ -85,7 +93,7 @@ async def test_what_never_began_gives_its_bytes_back_as_well() -> None:
 
     async with anyio.create_task_group() as callers:
         for _ in range(64):
-            callers.start_soon(ask, lambda: done.wait(10), 10_000)
+            callers.start_soon(ask, lambda: done.wait(60), 60_000)
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(DeadlineExceeded):
             await ask(lambda: pytest.fail("nobody waits for this one"), 1)
@@ -102,7 +110,7 @@ async def test_what_a_thread_raises_is_its_callers() -> None:
         raise KeyError("tokens")
 
     with pytest.raises(KeyError), it.gate.hold(1) as hold:
-        await it.tokenised(LANE, budget(10_000), hold, LONG, broken)
+        await it.tokenised(LANE, budget(60_000), hold, LONG, broken)
     await until(lambda: it.gate.bytes_in_flight == 0)
     it.tokenising.close()
 

@@ -168,7 +168,9 @@ def test_tokens_are_held_apart_as_the_engine_reads_them(tmp_path: Path, spelled:
         model_of(tmp_path / "m", **{"tokenizer.ggml.tokens": tokens})
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(place=st.integers(0, 200), value=st.integers(0, 255))
 def test_any_changed_byte_is_refused_or_read(tmp_path: Path, whole: bytes, place: int, value: int) -> None:
     spoiled = bytearray(whole)

@@ -91,7 +91,9 @@ async def test_a_backend_hears_of_its_own_settings_alone(site: Path, tmp_path: P
 
 @pytest.mark.anyio
 async def test_hello_repeats_what_the_probe_said(site: Path, tmp_path: Path) -> None:
-    spec = WorkerSpec("asking", "w", worker_socket_path(tmp_path, "w"), settings=TOLD, accept_deadline_s=60)
+    spec = WorkerSpec(
+        "asking", "w", worker_socket_path(tmp_path, "w"), settings=TOLD, accept_deadline_s=60, hello_deadline_s=60
+    )
     async with anyio.create_task_group() as tasks:
         launched = await launch(spec, tasks)
         assert launched.hello.engine["build_flags"] == TOLD

@@ -214,7 +214,7 @@ async def test_a_grandchild_that_keeps_the_pipes_open_is_ended_with_the_probe(si
     install_backend(site, "good", backend_source("good", before=FORK.replace("PATH", repr(str(note)))))
     row = await probe_backend(entry("good"), cache_dir=cache)
     assert row.runnable, row
-    assert ended_within(int(note.read_text()), 5)
+    assert ended_within(int(note.read_text()), 30)
 
 
 @pytest.mark.anyio
@@ -228,7 +228,7 @@ async def test_a_probe_given_up_leaves_no_child(tmp_path: Path) -> None:
         tasks.start_soon(lambda: run_probe_child("any", command=command))
         pid = int(await anyio.to_thread.run_sync(fifo.read_text))
         tasks.cancel_scope.cancel()
-    assert ended_within(pid, 5)
+    assert ended_within(pid, 30)
 
 
 @pytest.mark.anyio

@@ -87,7 +87,7 @@ async def test_a_busy_worker_is_asked_once_and_its_row_keeps_the_last_answer(tmp
 
 async def test_a_ping_that_is_not_answered_is_silence_and_one_strike(tmp_path: Path) -> None:
     silent = misbehaving_spec(tmp_path, "silence", on="PING", silence=SilenceWindows(inference_s=0.2))
-    async with stub_lane(silent) as stub:
+    async with stub_lane(silent, stub_spec(tmp_path)) as stub:
         await stub.lane.load()
         stub.lane.refresh_health()
         await until(lambda: stub.lane.state is LaneState.UNLOADED)

@@ -13,6 +13,7 @@ from synapse_host.errors import EngineCrashed
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.testing.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
 from synapse_host.testing.stub_answers import stub_vector
+from synapse_host.testing.stub_lane import until
 from synapse_host.worker_protocol.messages import Ping
 
 pytestmark = pytest.mark.anyio
@@ -77,9 +78,7 @@ async def test_who_asks_while_a_dead_worker_is_buried_is_told_how_it_ended(tmp_p
 
         async with anyio.create_task_group() as callers:
             callers.start_soon(ask)
-            with anyio.fail_after(20):
-                while worker.fault is None:
-                    await anyio.lowlevel.checkpoint()
+            await until(lambda: worker.fault is not None)
             assert not worker.closed.is_set()
             await ask()
         assert told == ["signal SIGKILL"] * 2
@@ -88,7 +87,7 @@ async def test_who_asks_while_a_dead_worker_is_buried_is_told_how_it_ended(tmp_p
 async def test_an_exit_is_noticed_though_another_process_holds_the_connection(tmp_path: Path) -> None:
     async with running(misbehaving_spec(tmp_path, "leaves_a_holder")) as worker:
         model_ref = await load(worker)
-        with anyio.fail_after(20), pytest.raises(EngineCrashed) as crashed:
+        with anyio.fail_after(30), pytest.raises(EngineCrashed) as crashed:
             await embed(worker, model_ref, [1])
         assert details_of(crashed.value)["exit"] == "status 8"
 
@@ -150,7 +149,7 @@ async def test_silence_past_the_window_kills(tmp_path: Path) -> None:
 async def test_death_while_idle_is_noticed(tmp_path: Path) -> None:
     async with running(stub_spec(tmp_path)) as worker:
         os.kill(worker.pid, 9)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await worker.closed.wait()
         assert not worker.alive
         assert worker.fault is not None

@@ -49,7 +49,7 @@ print(json.dumps(sizes))
 
 def test_resident_memory_is_flat_after_every_shape_was_seen() -> None:
     command = [sys.executable, "-c", CHILD, str(minilm_directory())]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
     warm, *later = json.loads(ran.stdout)
     assert max(later) - warm <= ALLOWED_GROWTH_MB, (warm, later)
 
@@ -82,7 +82,7 @@ with loaded_model(plugin, folder / "large", dtype="bf16", max_tokens=64) as mode
 @pytest.mark.skipif("bf16" not in plugin.synapse_describe().dtypes, reason="this processor does not compute in bf16")
 def test_a_bfloat16_checkpoint_is_not_kept_in_float32(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOADING_CHILD, str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
     taken, size = json.loads(ran.stdout)
     assert size > 50
     assert taken <= MOST_TIMES_THE_FILE * size, (taken, size)

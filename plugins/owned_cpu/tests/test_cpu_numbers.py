@@ -125,7 +125,7 @@ def test_bits_are_the_same_in_three_processes(two_layers: Path, once: Any, dtype
     command = [sys.executable, "-m", "synapse_host.testing.engine_runs", plugin.__name__, str(two_layers), dtype]
     children = [subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, text=True) for seed in (7, 8, 9)]
     for child in children:
-        answer, _ = child.communicate(timeout=60)
+        answer, _ = child.communicate(timeout=200)
         assert child.returncode == 0
         assert {int(length): digest for length, digest in json.loads(answer).items()} == once(dtype)
 

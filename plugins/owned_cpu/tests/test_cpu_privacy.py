@@ -53,7 +53,7 @@ def attempts(tmp_path: Path, program: str, *, prefix: list[str] | None = None) -
     command = [*(prefix or []), sys.executable, "-c", TRAPPED + program, str(log), str(minilm_directory())]
     # A user's machine carries none of the marks, so the checks hold without them too.
     environment = {name: value for name, value in os.environ.items() if name not in BUILD_MARKS} | {"HOME": str(home)}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr
     tried = log.read_text().splitlines() if log.exists() else []
     return tried, sorted(path.name for path in home.rglob("*"))
@@ -82,5 +82,5 @@ def test_the_block_comes_too_late_after_the_package_and_says_so() -> None:
         "try: block_telemetry()\n"
         "except RuntimeError as late: print(late)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     assert "already imported; start a fresh process" in ran.stdout

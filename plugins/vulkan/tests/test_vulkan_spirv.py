@@ -119,7 +119,7 @@ def test_this_compiler_makes_the_same_kernels() -> None:
     version = subprocess.run(["glslc", "--version"], capture_output=True, text=True, check=True).stdout
     if version.splitlines()[0].strip() != spirv_index.COMPILER:
         pytest.skip(f"this glslc is not {spirv_index.COMPILER}")
-    assert subprocess.run([sys.executable, str(BUILD), "--check"], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, str(BUILD), "--check"], timeout=200).returncode == 0
 
 
 def test_a_changed_shader_is_noticed(tmp_path: Path) -> None:
@@ -129,4 +129,4 @@ def test_a_changed_shader_is_noticed(tmp_path: Path) -> None:
     shutil.copy(BUILD, tmp_path)
     shader = tmp_path / "synapse_vulkan" / "shaders" / "copy.comp"
     shader.write_text(shader.read_text(encoding="utf-8").replace("counts[text] - 1", "counts[text] - 2"))
-    assert subprocess.run([sys.executable, str(tmp_path / BUILD.name), "--check"], timeout=60).returncode == 1
+    assert subprocess.run([sys.executable, str(tmp_path / BUILD.name), "--check"], timeout=200).returncode == 1

@@ -19,7 +19,7 @@ from synapse_host.testing.file_server import FileServer, Plan
 BODY = os.urandom(300_000)
 SHA = hashlib.sha256(BODY).hexdigest()
 PATH = "/model.bin"
-_DEADLINE_S = 20
+_DEADLINE_S = 60
 
 
 class _Fetch:
