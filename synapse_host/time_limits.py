@@ -47,7 +47,8 @@ class TimeLimits:
     def _ring(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
-        for limit in [limit for limit in self._set if limit.due <= now]:
+        # In their order also where the loop comes late and finds several due.
+        for limit in sorted((limit for limit in self._set if limit.due <= now), key=lambda limit: limit.due):
             self._set.discard(limit)
             limit.reach()
         if self._set:

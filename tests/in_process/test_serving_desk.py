@@ -96,10 +96,10 @@ async def test_the_first_slow_batch_of_a_cold_machine_refuses_nobody() -> None:
 
 async def test_a_busy_device_says_nothing_against_an_estimate() -> None:
     it, at = lane(), desk()
-    it.turns.ask(Turn(lambda: None, WorkClass.BULK, 400.0))
+    it.turns.ask(Turn(lambda: None, WorkClass.BULK, 40_000.0))
     for _ in range(20):
         with pytest.raises(DeadlineExceeded, match="past its max_queue_ms of 100"):
-            await at.computed(it, budget(5000, max_queue_ms=100), plan(it, 100), answered)
+            await at.computed(it, budget(90_000, max_queue_ms=100), plan(it, 100), answered)
     assert it.costs.ms("embed", 100) == pytest.approx(40.0)
 
 

@@ -89,7 +89,7 @@ async def test_length_before_admission(stage: Stage) -> None:
         await scene.embed(LANE)
         lane = await scene.lane(LANE)
         # The device is taken for longer than the request waits for it.
-        lane.turns.ask(held := Turn(lambda: None, estimate_ms=1_000))
+        lane.turns.ask(held := Turn(lambda: None, estimate_ms=60_000))
         try:
             assert (await scene.not_embedded(LANE, "a", max_queue_ms=1)).code == "deadline_exceeded"
             assert (await scene.not_embedded(LANE, LONG, max_queue_ms=1)).code == "sequence_too_long"
