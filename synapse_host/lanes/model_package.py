@@ -74,6 +74,8 @@ def resolve_files(request: LoadRequest, formats: Collection[str] = (SAFETENSORS,
             "give an absolute path",
             details={"path": request.directory},
         )
+    if MLMODELC not in formats:
+        _refuse_archive(request)
     if GGUF in formats:
         _refuse_config(request)
         return ModelFiles(_found(root, _gguf_name(root, request)), _found(root, request.tokenizer[0]), None, GGUF)
@@ -188,6 +190,17 @@ def _refuse_gguf(root: Path, request: LoadRequest) -> None:
         raise InvalidRequest(
             f"{found!r} is a GGUF file and this engine reads none; choose one that does, such as 'llama'",
             details={"parameter": "engine", "file": found},
+        )
+
+
+def _refuse_archive(request: LoadRequest) -> None:
+    """Say so where a package of a set is given to an engine that computes from weights."""
+    wanted = request.model[0]
+    if wanted.endswith(".zip"):
+        raise InvalidRequest(
+            f"{wanted!r} is a zip archive, as packages of a set for the Neural Engine are, and engine "
+            f"{request.engine!r} reads none; choose 'ane-coreml', or name the file of weights",
+            details={"parameter": "engine", "file": wanted},
         )
 
 

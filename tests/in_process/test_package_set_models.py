@@ -101,6 +101,17 @@ def test_rows_are_bounded_by_the_longest_package_and_by_the_model(folder: Path) 
     assert (model.family, model.max_tokens, model.vocab_size, model.has_config) == ("bert", 200, 90, True)
 
 
+@pytest.mark.parametrize("formats", [("safetensors-package",), ("gguf",)])
+def test_an_engine_that_reads_no_packages_says_so_and_which_one_does(formats: tuple[str, ...], folder: Path) -> None:
+    request = replace(request_of(folder), engine="cpu")
+    with pytest.raises(
+        InvalidRequest, match=r"'128\.zip' is a zip archive.*'cpu' reads none; choose 'ane-coreml'"
+    ) as no:
+        resolve_files(request, formats)
+    assert no.value.details == {"parameter": "engine", "file": "128.zip"}
+    resolve_files(request, ENGINE.model_formats)
+
+
 def test_a_set_that_is_not_whole_is_refused_by_name(folder: Path) -> None:
     with pytest.raises(ArtifactInvalid) as missing:
         prepared(request_of(folder, "absent.zip"))

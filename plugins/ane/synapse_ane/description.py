@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 
 #: Smallest cosine to the reference a vector may have; held by the plugin's tests on the interpreted programs.
 TOLERANCES = {"cosine_f16": "0.9999"}
+
+
+@cache
+def revision_of(kernels: tuple[Path, ...]) -> str:
+    """The kernel revision of the sources this process runs, read once: what HELLO said names what is compiled."""
+    from synapse_host.owned_engine.kernel_revision import kernel_revision
+
+    return kernel_revision(kernels)
 
 
 def describe(
@@ -45,7 +54,7 @@ def describe(
         extra="ane",
         owned=True,
         abort_capable=True,
-        kernel_revision=revision.kernel_revision(kernels),
+        kernel_revision=revision_of(tuple(kernels)),
         manifest_digest=revision.manifest_digest(
             engine=engine, families=families, kernels=kernels, tolerances=TOLERANCES
         ),

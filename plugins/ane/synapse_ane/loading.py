@@ -16,7 +16,7 @@ from synapse_ane.core_ml_runtime import CoreMLRuntime
 from synapse_ane.graph_backend import ModelIdentity, ProgramBackend
 from synapse_ane.package_store import PackageStore
 from synapse_ane.scratch_folder import scratch_folder
-from synapse_ane.shape_ladder import ShapeLadder
+from synapse_ane.shape_ladder import RUNGS, ShapeLadder
 from synapse_ane.shape_table import ShapeTable
 from synapse_host.hookspecs import DType, EmbedBatch, LoadSpec, Phase, PluginError, Progress
 from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
@@ -104,6 +104,10 @@ def load(spec: LoadSpec, progress: Progress, runtime: CoreMLRuntime, kernel_revi
         PluginError: as the shared engine's loading, or load_failed where the disk takes no folder for packages.
 
     """
+    if spec.max_tokens > RUNGS[-1]:
+        raise PluginError(
+            "config_invalid", f"max_tokens {spec.max_tokens} passes the longest shape, {RUNGS[-1]}; lower max_tokens"
+        )
     root = spec.runtime_config.get(PACKAGES)
     # Where a worker is killed, the next one removes it.
     own = None if root else scratch_folder()

@@ -29,6 +29,8 @@ from synapse_host.model_files.compiled_package import (
 )
 
 _COPY_BYTES = 1 << 20
+#: What a Mac's own archiver adds: a folder of resource forks at the top, and how a window was laid out anywhere.
+_MAC_FOLDER, _MAC_FILE = "__MACOSX", ".DS_Store"
 #: Folders in folders; a compiled model has two.
 _DEEPEST = 16
 #: What a disk says of a name, not of itself.
@@ -37,16 +39,22 @@ _OF_NAMES = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOO
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """The most an archive may become. The largest model of the catalog is 1.2 GB in half precision."""
+    """The most an archive may become. The largest model of the catalog is 1.2 GB in half precision.
+
+    ``whole`` is what the limits are of.
+    """
 
     files: int = MOST_FILES
     bytes: int = 8 << 30
     #: Bytes that come out for one of the archive: weights hardly compress, and a bomb is made of nothing else.
     ratio: int = 200
+    whole: str = "a package"
 
 
 def extract(archive: IO[bytes], name: str, folder: Path, limits: ArchiveLimits | None = None) -> Path:
     """Write the one ``.mlmodelc`` of ``archive`` below ``folder``, which must be empty; its path.
+
+    What a Mac's archiver adds of its own is not written.
 
     Raises:
         PluginError: artifact_invalid, naming the archive, the member and what is wrong, or load_failed where the disk
@@ -65,8 +73,8 @@ def _extract(archive: IO[bytes], name: str, folder: Path, limits: ArchiveLimits)
     try:
         check_entry_count(archive)
         with zipfile.ZipFile(archive) as opened:
-            members = opened.infolist()
-            root = _checked_root(members, name, limits)
+            members = _of_the_package(opened.infolist(), name, limits)
+            root = _checked_root(members, name)
             _check_sizes(members, name, limits, archive.seek(0, os.SEEK_END))
             left = limits.bytes
             for member in members:
@@ -84,25 +92,39 @@ def _extract(archive: IO[bytes], name: str, folder: Path, limits: ArchiveLimits)
     return folder / root
 
 
-def _checked_root(members: Sequence[zipfile.ZipInfo], name: str, limits: ArchiveLimits) -> str:
-    """The name of the only folder at the top, after a look at every name."""
+def _of_the_package(members: Sequence[zipfile.ZipInfo], name: str, limits: ArchiveLimits) -> list[zipfile.ZipInfo]:
     if len(members) > limits.files:
-        raise _invalid(f"{name} holds {len(members)} files and may hold {limits.files}")
+        raise _invalid(f"{name} holds {len(members)} files and may hold {limits.files} of those of {limits.whole}")
+    return [member for member in members if not _is_a_macs_own(member.filename.split("/"))]
+
+
+def _is_a_macs_own(parts: Sequence[str]) -> bool:
+    return parts[0] == _MAC_FOLDER or parts[-1] == _MAC_FILE
+
+
+def _checked_root(members: Sequence[zipfile.ZipInfo], name: str) -> str:
+    """The name of the only folder at the top, after a look at every name."""
     seen = _Names(name)
     for member in members:
         parts = _checked_parts(member, name)
         seen.add(parts, is_folder=member.is_dir())
     roots = seen.roots
     if len(roots) != 1 or not roots[0].endswith(f"{SUFFIX}/"):
-        raise _invalid(f"{name} holds {', '.join(roots)[:200] or 'nothing'}; expected is one {SUFFIX} folder")
+        found = ", ".join(roots)[:200] or "nothing"
+        raise _invalid(f"{name} holds {found}; expected is one {SUFFIX} folder, zipped itself and nothing beside it")
     return roots[0].rstrip("/")
 
 
 def _check_sizes(members: Sequence[zipfile.ZipInfo], name: str, limits: ArchiveLimits, size: int) -> None:
     # Against the size of the whole file: members may share their compressed bytes, and say so of none of them.
     claimed = sum(member.file_size for member in members)
-    if claimed > limits.bytes or claimed > limits.ratio * size:
+    if claimed > limits.ratio * size:
         raise _invalid(f"{name} would grow from {size} to {claimed} bytes, past what a model does")
+    if claimed > limits.bytes:
+        raise _invalid(
+            f"{name} would grow from {size} to {claimed} bytes, and {limits.bytes} are left of what {limits.whole} "
+            "may have"
+        )
 
 
 class _Names:

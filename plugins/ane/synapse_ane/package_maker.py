@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,7 @@ from synapse_ane.evidence import judge, read_machine
 from synapse_ane.program import MAIN, save_package
 from synapse_host.hookspecs import Pooling, Task
 from synapse_host.model_files.architectures import FAMILY_OF_MODEL_TYPE
+from synapse_host.model_files.shard_index import INDEX_SUFFIX, MAX_INDEX_BYTES, read_shard_index
 from synapse_host.owned_engine.family_table import family_named
 from synapse_host.owned_engine.weights import CheckpointWeights
 
@@ -91,10 +92,10 @@ def make_set_of(
     normalize: bool = True,
     kinds: bool = False,
 ) -> list[MadePackage]:
-    """``make_set`` of the checkpoint in ``directory``.
+    """``make_set`` of the checkpoint in ``directory``, in one file of weights or in several with their index.
 
     Raises:
-        ValueError: as ``make_set``, and for a config.json of no family.
+        ValueError: as ``make_set``, and for a config.json of no family, or an index or files that are not of the other.
         OSError: a file is not there or cannot be written.
         RuntimeError: as ``make_set``.
 
@@ -105,22 +106,31 @@ def make_set_of(
         known = ", ".join(sorted(FAMILY_OF_MODEL_TYPE))
         raise ValueError(f"{directory}: model_type {config.get('model_type')!r} is of no family; known: {known}")
     model = WholeModel(family_named(family), config, task, pooling, normalize, kinds)
-    file = directory / "model.safetensors"
-    descriptor = os.open(file, os.O_RDONLY)
+    weights = _weights_in(directory)
     try:
-        weights = CheckpointWeights.open(descriptor, file.stat().st_size)
-        try:
-            return make_set(model, weights, lengths, output, runtime)
-        finally:
-            weights.close()
+        return make_set(model, weights, lengths, output, runtime)
     finally:
-        os.close(descriptor)
+        weights.close()
+
+
+def _weights_in(directory: Path) -> CheckpointWeights:
+    whole, index = directory / "model.safetensors", directory / f"model{INDEX_SUFFIX}"
+    with ExitStack() as files:
+        if whole.exists() or not index.exists():
+            return CheckpointWeights.open(files.enter_context(whole.open("rb")).fileno(), whole.stat().st_size)
+        if index.stat().st_size > MAX_INDEX_BYTES:
+            raise ValueError(f"{index} has more than {MAX_INDEX_BYTES} bytes; use the published file")
+        read = read_shard_index(index.read_bytes())
+        shards = {file: files.enter_context((directory / file).open("rb")).fileno() for file in read.files}
+        return CheckpointWeights.open_sharded(read, shards)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the set and print what ``files`` of model.load wants: names beside ``path``, with their digests."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.kinds and options.task != "rerank":
+        parser.error("--kinds tells the texts of a pair apart, and --task embed has none; say --task rerank")
     # Before minutes of work that could not be compiled.
     refusal = None if options.interpreted else judge(read_machine()).message
     if refusal is not None:
@@ -149,7 +159,7 @@ def _made_as_asked(options: argparse.Namespace) -> list[MadePackage]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m synapse_ane.package_maker", description=__doc__)
-    parser.add_argument("model", type=Path, help="directory with model.safetensors and config.json")
+    parser.add_argument("model", type=Path, help="directory with the weights, in one file or several, and config.json")
     parser.add_argument("output", type=Path, help="directory the archives are written to")
     parser.add_argument("--lengths", type=_lengths, default=(128, 256, 512), help="padded lengths, joined by commas")
     parser.add_argument("--task", choices=("embed", "rerank"), default="embed")

@@ -12,12 +12,13 @@ import json
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from synapse_ane.package_archive import extract
+from synapse_ane.package_archive import ArchiveLimits, extract
 from synapse_host.hookspecs import PluginError
 from synapse_host.model_files.compiled_package import PackageFault, PackageShape, package_shape
 
@@ -25,6 +26,8 @@ _HASHED_AT_ONCE = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 #: Packages of a set. A ladder has seven rungs; the engine holds some hundred programs.
 MOST_PACKAGES = 32
+#: What all packages of a set may become. Each holds all weights: a ladder of the catalog's largest model has 9 GB.
+SET_LIMITS = ArchiveLimits(bytes=32 << 30, whole="a set")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,12 @@ def open_set(members: Sequence[Member], folder: Path) -> list[Package]:
 
     """
     packages: list[Package] = []
+    left = SET_LIMITS
     for place, member in enumerate(members):
         target = folder / str(place)
         target.mkdir()
-        packages.append(_open_member(member, target))
+        packages.append(_open_member(member, target, _the_smaller(ArchiveLimits(), left)))
+        left = _without(left, target)
     packages.sort(key=lambda package: package.length)
     _check_alike(packages)
     return packages
@@ -116,15 +121,24 @@ def _told(package: Package) -> str:
     return f"{package.length} positions{kinds} in, {package.shape.output!r} {list(package.shape.output_shape)} out"
 
 
-def _open_member(member: Member, folder: Path) -> Package:
+def _the_smaller(package: ArchiveLimits, left: ArchiveLimits) -> ArchiveLimits:
+    return left if left.bytes < package.bytes or left.files < package.files else package
+
+
+def _without(left: ArchiveLimits, folder: Path) -> ArchiveLimits:
+    """What is left of the limits of a set after the package below ``folder``."""
+    sizes = [path.lstat().st_size for path in folder.rglob("*") if path.is_file()]
+    return replace(left, files=left.files - len(sizes), bytes=left.bytes - sum(sizes))
+
+
+def _open_member(member: Member, folder: Path, limits: ArchiveLimits) -> Package:
+    name = member.path.name
     try:
-        with _opened(member.path) as file:
-            # The bytes that are hashed are those that are unpacked: one descriptor for both.
-            found = _digest(file)
+        with _opened(member.path) as file, _room_for_a_copy(folder, name) as copy:
+            found = _copied(file, copy, name, limits)
             if found != member.sha256:
-                raise invalid_set(f"{member.path.name} has the digest {found} and should have {member.sha256}")
-            file.seek(0)
-            directory = extract(file, member.path.name, folder)
+                raise invalid_set(f"{name} has the digest {found} and should have {member.sha256}")
+            directory = extract(copy, name, folder, limits)
         return Package(member.path.name, directory, package_shape((directory / "metadata.json").read_bytes()))
     except PackageFault as fault:
         raise invalid_set(f"{member.path.name} is no package of a set: {fault}") from fault
@@ -141,11 +155,35 @@ def _opened(path: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def _digest(file: IO[bytes]) -> str:
+def _room_for_a_copy(folder: Path, name: str) -> IO[bytes]:
+    """A file without a name, which is gone when it is closed."""
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError as fault:
+        raise _no_room(name, fault) from fault
+
+
+def _copied(file: IO[bytes], copy: IO[bytes], name: str, limits: ArchiveLimits) -> str:
+    """SHA-256 of what is now in ``copy``. Whoever writes into the archive meanwhile, or later, writes into another."""
     digest = hashlib.sha256()
-    while part := file.read(_HASHED_AT_ONCE):
+    size = os.fstat(file.fileno()).st_size
+    if size > limits.bytes:
+        raise invalid_set(f"{name} has {size} bytes, and {limits.bytes} are left of what {limits.whole} may have")
+    left = size
+    # One that grows while it is read is not the one that was meant.
+    while left > 0 and (part := file.read(min(left, _HASHED_AT_ONCE))):
+        left -= len(part)
         digest.update(part)
+        try:
+            copy.write(part)
+        except OSError as fault:
+            raise _no_room(name, fault) from fault
+    copy.seek(0)
     return digest.hexdigest()
+
+
+def _no_room(name: str, fault: OSError) -> PluginError:
+    return PluginError("load_failed", f"{name} could not be unpacked: {fault}; free disk space")
 
 
 def _strings(config: Mapping[str, str], key: str) -> list[str]:

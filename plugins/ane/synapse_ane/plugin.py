@@ -50,11 +50,11 @@ def synapse_probe_capability(settings: BackendSettings) -> CapabilityEvidence:
 @hookimpl
 def synapse_load(spec: LoadSpec, progress: Progress, settings: BackendSettings) -> AneModel:
     """Open the checkpoint and compile the program of its shortest shape, where the host does not admit shapes."""
+    from synapse_ane.description import revision_of
     from synapse_ane.device import chosen_device
     from synapse_ane.loading import load
-    from synapse_host.owned_engine.kernel_revision import kernel_revision
 
-    return load(spec, progress, chosen_device(settings).runtime(), kernel_revision(kernel_sources()))
+    return load(spec, progress, chosen_device(settings).runtime(), revision_of(tuple(kernel_sources())))
 
 
 @hookimpl

@@ -134,6 +134,13 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
+def zipped_by_a_mac(*before: str) -> bytes:
+    """What the Finder makes of a folder: its own files stand beside and within."""
+    own = {"__MACOSX/m.mlmodelc/._metadata.json": b"\0" * 90, ".DS_Store": b"x", "m.mlmodelc/.DS_Store": b"x"}
+    package = {"m.mlmodelc/metadata.json": b"[{}]", "m.mlmodelc/weights/weight.bin": b"\1" * 64}
+    return archive_of({**dict.fromkeys(before, b"x"), **own, "m.mlmodelc/": b"", **package})
+
+
 def left_below(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if not path.is_dir()]
 
@@ -166,6 +173,23 @@ def test_a_good_archive_comes_out_as_it_went_in(tmp_path: Path) -> None:
     root = extract(io.BytesIO(package()), "it.zip", tmp_path)
     assert root == tmp_path / "m.mlmodelc"
     assert (root / "weights" / "weight.bin").read_bytes() == b"\1" * 64
+
+
+def test_what_a_mac_puts_beside_a_folder_is_left_in_the_archive(tmp_path: Path) -> None:
+    root = extract(io.BytesIO(zipped_by_a_mac()), "it.zip", tmp_path)
+    assert root == tmp_path / "m.mlmodelc"
+    assert sorted(left_below(tmp_path)) == [root / "metadata.json", root / "weights" / "weight.bin"]
+
+
+@pytest.mark.parametrize("name", ["__MACOSX/../../evil", "__MACOSX/../m.mlmodelc/evil", "../__MACOSX/evil/.DS_Store"])
+def test_nothing_goes_by_the_name_of_what_a_mac_puts_there(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "inside" / "package"
+    folder.mkdir(parents=True)
+    raw = zipped_by_a_mac(name)
+    root, code = outcome(raw, folder)
+    assert root is None or not any("evil" in path.name for path in left_below(tmp_path))
+    assert (root is None) == (code == "artifact_invalid")
+    assert all(root is not None and root in path.parents for path in left_below(tmp_path))
 
 
 def test_an_archive_inside_stays_a_file(tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ import json
 import os
 import re
 import struct
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from synapse_ane import package_set
 from synapse_ane.package_set import Member, members_of, open_set, package_for
 from synapse_ane.scratch_folder import scratch_folder
 
@@ -30,12 +33,12 @@ def described(
     return [{"inputSchema": taken, "outputSchema": [{"name": name, "shape": str(list(out))}]}]
 
 
-def archive(description: Any) -> bytes:
+def archive(description: Any, weights: int = 64) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as packed:
         if description is not None:
             packed.writestr("m.mlmodelc/metadata.json", json.dumps(description))
-        packed.writestr("m.mlmodelc/weights/weight.bin", b"\1" * 64)
+        packed.writestr("m.mlmodelc/weights/weight.bin", b"\1" * weights)
     return data.getvalue()
 
 
@@ -100,6 +103,61 @@ def test_a_set_that_is_not_of_one_model_is_refused(name: str, tmp_path: Path) ->
     with pytest.raises(PluginError, match=said) as refused:
         open_set(written(tmp_path, *archives), tmp_path / "out")
     assert refused.value.code == "artifact_invalid"
+
+
+def test_what_is_unpacked_is_what_was_hashed_whoever_writes_into_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (member,) = written(tmp_path, package(128))
+    other = package(256)
+    extract = package_set.extract
+
+    def written_over(*given: Any) -> Path:
+        with member.path.open("r+b") as file:
+            file.write(other)
+        return extract(*given)
+
+    monkeypatch.setattr(package_set, "extract", written_over)
+    (tmp_path / "out").mkdir()
+    (opened,) = open_set([member], tmp_path / "out")
+    assert (opened.length, member.path.read_bytes()) == (128, other)
+    assert [path.name for path in (tmp_path / "out" / "0").iterdir()] == ["m.mlmodelc"], "no copy is left"
+
+
+def test_a_disk_that_takes_no_copy_is_no_fault_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(PluginError, match="free disk space") as refused:
+        open_set(written(tmp_path, package()), tmp_path / "out")
+    assert refused.value.code == "load_failed"
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        ({"files": 5}, r"2\.zip holds 2 files and may hold 1 of those of a set"),
+        ({"bytes": 3000}, r"2\.zip would grow from \d+ to \d+ bytes, and 2[0-9]{3} are left of what a set may have"),
+        ({"bytes": 700}, r"2\.zip has \d+ bytes, and 1[0-9]{2} are left of what a set may have"),
+    ],
+)
+def test_a_set_has_a_bound_of_its_own(
+    most: dict[str, int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two packages are two files of some 280 bytes, the last of 5,000."""
+    monkeypatch.setattr(package_set, "SET_LIMITS", replace(package_set.SET_LIMITS, **most))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(PluginError, match=said) as refused:
+        open_set(written(tmp_path, package(128), package(256), archive(described(512), 5000)), tmp_path / "out")
+    assert refused.value.code == "artifact_invalid"
+
+
+def test_the_bound_of_a_set_is_room_for_the_ladder_of_a_large_model() -> None:
+    """The largest model of the catalog has 1.2 GB in half precision, and each of seven packages holds all of it."""
+    assert 7 * 1_200_000_000 * 2 < package_set.SET_LIMITS.bytes <= 32 << 30
+    assert package_set.SET_LIMITS.files >= 32 * 20
 
 
 def test_a_file_that_is_not_its_digest_is_not_even_opened(tmp_path: Path) -> None:

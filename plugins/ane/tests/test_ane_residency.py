@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from synapse_ane import plugin
+from synapse_ane.description import revision_of
 from synapse_ane.interpreted_runtime import InterpretedRuntime
 from synapse_ane.shape_table import MOST_SHAPES, ShapeTable
 
 from synapse_host.hookspecs import Phase, PluginError
+from synapse_host.owned_engine import kernel_revision
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
 from synapse_host.testing.tiny_models import TinyBert, write_model
 
@@ -31,6 +34,36 @@ def tiny(tmp_path: Path) -> Path:
     (tmp_path / "model").mkdir()
     write_model(tmp_path / "model", TINY)
     return tmp_path / "model"
+
+
+def test_what_hello_said_of_the_sources_is_not_computed_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    token_digest = kernel_revision.token_digest
+
+    def counted(source: str) -> str:
+        read.append(source)
+        return token_digest(source)
+
+    monkeypatch.setattr(kernel_revision, "token_digest", counted)
+    revision_of.cache_clear()
+    said = plugin.synapse_describe(INTERPRETED)
+    with loaded_model(
+        plugin, tiny, dtype="f16", max_tokens=512, runtime_config=EXPLICIT, settings=INTERPRETED
+    ) as model:
+        assert model.programs.identity.kernel_revision == said.kernel_revision
+    assert len(read) == len(plugin.kernel_sources())
+
+
+def test_a_lane_longer_than_the_ladder_is_a_fault_of_the_request(tmp_path: Path) -> None:
+    (tmp_path / "long").mkdir()
+    write_model(tmp_path / "long", replace(TINY, positions=9000))
+    with (
+        pytest.raises(PluginError) as refused,
+        loaded_model(plugin, tmp_path / "long", dtype="f16", max_tokens=8193, settings=INTERPRETED),
+    ):
+        pass
+    assert refused.value.code == "config_invalid"
+    assert str(refused.value) == "max_tokens 8193 passes the longest shape, 8192; lower max_tokens"
 
 
 @pytest.fixture

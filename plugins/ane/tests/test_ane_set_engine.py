@@ -22,6 +22,7 @@ from synapse_host.hookspecs import LoadSpec, PluginError
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
+from synapse_host.testing.sharded_checkpoint import write_sharded
 from synapse_host.testing.tiny_cross_encoders import SEPARATOR
 from synapse_host.testing.tiny_encoders import TinyXlmRoberta
 from synapse_host.testing.tiny_models import TinyBert, write_model
@@ -276,6 +277,7 @@ def test_the_maker_prints_what_model_load_wants(
         (("--lengths", "64,257", "--interpreted"), "257 positions pass the 256 of the model; ask for shorter ones"),
         (("--task", "rerank", "--lengths", "64", "--interpreted"), "a reranker has 1"),
         (("--lengths", "64"), "say --interpreted"),
+        (("--lengths", "64", "--kinds", "--interpreted"), "say --task rerank"),
     ],
 )
 def test_the_maker_refuses_in_one_line_before_it_does_anything(
@@ -288,6 +290,21 @@ def test_the_maker_refuses_in_one_line_before_it_does_anything(
     assert ended.value.code == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_weights_in_several_files_make_the_packages_of_one(home: Path, tmp_path: Path) -> None:
+    write_sharded(tmp_path / "sharded", TINY)
+    one = make_set_of(home / "tiny", tmp_path / "one", (32,), InterpretedRuntime())
+    several = make_set_of(tmp_path / "sharded", tmp_path / "several", (32,), InterpretedRuntime())
+    rows = batch_of(seeded_rows([5, 31], TINY.vocab))
+    vectors = []
+    for made in (one, several):
+        with loaded(made) as model:
+            vectors.append(coreml_plugin.synapse_embed(model, rows, ignore_progress).tobytes())
+    assert vectors[0] == vectors[1]
+    next((tmp_path / "sharded").glob("*-of-*.safetensors")).unlink()
+    with pytest.raises(FileNotFoundError, match="-of-"):
+        make_set_of(tmp_path / "sharded", tmp_path / "torn", (32,), InterpretedRuntime())
 
 
 FAMILIES: dict[str, tuple[Any, Any]] = {
