@@ -23,7 +23,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "synapse_host" / "catalog" / "catalog.json"
 #: Backend -> the project it is in and its plugin module.
-PLUGINS = {"metal": ("owned_metal", "synapse_owned_metal.plugin"), "vulkan": ("vulkan", "synapse_vulkan.plugin")}
+PLUGINS = {
+    "metal": ("owned_metal", "synapse_owned_metal.plugin"),
+    "ane": ("ane", "synapse_ane.plugin"),
+    "cuda": ("owned_cuda", "synapse_owned_cuda.plugin"),
+    "vulkan": ("vulkan", "synapse_vulkan.plugin"),
+}
 
 
 def described(backend: str, unpinned: list[str]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _SUCCESS, _NO_DEVICE = 0, 100
 _MAJOR, _MINOR = 75, 76
 _NAME_BYTES = 256
+#: More devices than any machine has; each is asked some calls.
+_MOST_DEVICES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,11 @@ def _version(driver: ctypes.CDLL) -> int:
 def _count(driver: ctypes.CDLL) -> int:
     count = ctypes.c_int()
     result = _call(driver, "cuDeviceGetCount", ctypes.byref(count), allowed=(_SUCCESS, _NO_DEVICE))
-    return 0 if result == _NO_DEVICE else count.value
+    if result == _NO_DEVICE:
+        return 0
+    if not 0 <= count.value <= _MOST_DEVICES:
+        raise _Failed(f"cuDeviceGetCount counts {count.value} devices")
+    return count.value
 
 
 def _gpu(driver: ctypes.CDLL, place: int) -> Gpu:

@@ -32,6 +32,10 @@ _DRIVERS = tuple(
 )
 #: Said beside the verdict of every machine that may run it.
 NEVER_RUN = "no GPU had run this backend when this version was made; certify a model before you trust it"
+#: Versions as CUDA writes them, 1000 times the major and 10 times the minor, and majors of compute capability.
+_VERSIONS, _MAJORS = range(1000, 100_000), range(1, 100)
+#: MiB no device of today comes near: 16 TiB.
+_MOST_MEMORY_MB = 2**24
 _CAPABILITY = re.compile(r"(\d{1,2})\.(\d)", re.ASCII)
 
 
@@ -151,12 +155,26 @@ def _judge_driver(machine: Machine) -> Refusal | None:
         message = "no NVIDIA driver is installed (its library cannot be loaded); install one, or use another backend"
         return "device_missing", "cuda_no_driver", message
     # A driver that failed before it said its version is broken and not old.
-    if driver.api < REQUIRED_DRIVER_API and (driver.fault is None or driver.api > 0):
+    if driver.api < REQUIRED_DRIVER_API and driver.api in _VERSIONS:
         message = f"the driver's API {driver.api} is older than {REQUIRED_DRIVER_API} (CUDA 12.4); update the driver"
         return "device_below_floor", "cuda_driver_too_old", message
-    if driver.fault is not None:
-        message = f"the NVIDIA driver does not work: {driver.fault}; run nvidia-smi, restart, or reinstall the driver"
+    fault = driver.fault or (None if machine.stand_in else _nonsense(driver.api, machine.gpu))
+    if fault is not None:
+        message = f"the NVIDIA driver does not work: {fault}; run nvidia-smi, restart, or reinstall the driver"
         return "device_missing", "cuda_driver_failed", message
+    return None
+
+
+def _nonsense(api: int, gpu: Gpu | None) -> str | None:
+    """What of the answers about the device to use cannot be true; None when all may be."""
+    if api not in _VERSIONS:
+        return f"it says that its API is {api}, which is no version of CUDA such as {REQUIRED_DRIVER_API}"
+    if gpu is None:
+        return None
+    if gpu.major not in _MAJORS or gpu.minor not in range(10):
+        return f"it says that {gpu.name!r} has compute capability {gpu.major}.{gpu.minor}, which is none"
+    if not 0 < gpu.memory_mb < _MOST_MEMORY_MB:
+        return f"it says that {gpu.name!r} has {gpu.memory_mb} MB of memory"
     return None
 
 
@@ -180,7 +198,8 @@ def _judge_runtime(machine: Machine) -> Refusal | None:
         return "worker_missing", "cuda_runtime_missing", f"CuPy for CUDA 12 is not installed; {install}"
     release = machine.cupy.partition(".")[0]
     if not release.isdecimal() or int(release) < REQUIRED_CUPY:
-        return "worker_missing", "cuda_runtime_too_old", f"CuPy {machine.cupy} is older than {REQUIRED_CUPY}; {install}"
+        message = f"CuPy {machine.cupy} is not of release {REQUIRED_CUPY} or newer; {install}"
+        return "worker_missing", "cuda_runtime_too_old", message
     return None
 
 

@@ -28,25 +28,29 @@ class Compiled:
 
 
 class CompileFailed(RuntimeError):
-    """The source does not compile; the message is the compiler's log."""
+    """The source does not compile; the message names the architecture, the result and the compiler's log."""
 
 
 def compile_source(source: str, architecture: str, options: Sequence[str] = OPTIONS) -> Compiled:
     """Compile CUDA C for one real architecture such as ``sm_75``.
 
     Raises:
-        CompileFailed: the source is wrong.
+        CompileFailed: the source is wrong, or the compiler does not know the architecture or an option.
         OSError: the compiler is not installed; the message names the package.
 
     """
     library, program = _library(), ctypes.c_void_p()
-    _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None), "create")
+    _check(
+        library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None),
+        "take the source",
+    )
     try:
         given = [option.encode() for option in (f"--gpu-architecture={architecture}", *options)]
         result = library.nvrtcCompileProgram(program, len(given), (ctypes.c_char_p * len(given))(*given))
         log = _text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode("utf-8", "replace")
         if result:
-            raise CompileFailed(log.rstrip("\0"))
+            told = log.rstrip("\0").strip() or "without a word"
+            raise CompileFailed(f"kernels.cu does not compile for {architecture} (NVRTC result {result}): {told}")
         return Compiled(_text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program), log.rstrip("\0"))
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
@@ -64,12 +68,14 @@ def _library() -> ctypes.CDLL:
 
 def _text(size_of: Callable[..., int], read: Callable[..., int], program: ctypes.c_void_p) -> bytes:
     size = ctypes.c_size_t()
-    _check(size_of(program, ctypes.byref(size)), "size")
+    _check(size_of(program, ctypes.byref(size)), "tell the size of what it made")
     buffer = ctypes.create_string_buffer(size.value)
-    _check(read(program, buffer), "read")
+    _check(read(program, buffer), "hand over what it made")
     return buffer.raw
 
 
 def _check(result: int, step: str) -> None:
     if result:
-        raise CompileFailed(f"NVRTC failed at {step!r} with result {result}")
+        raise CompileFailed(
+            f"NVRTC could not {step} (result {result}); reinstall it with: pip install nvidia-cuda-nvrtc-cu12"
+        )

@@ -18,6 +18,10 @@
 #define MINOR 9
 #endif
 
+#ifndef MEMORY_MB
+#define MEMORY_MB 24576
+#endif
+
 static int initialised = 0;
 
 int cuDriverGetVersion(int *version) { *version = API; return 0; }
@@ -38,7 +42,7 @@ int cuDeviceGetName(char *name, int size, int device) {
 }
 
 #ifndef NO_MEMORY_CALL
-int cuDeviceTotalMem_v2(size_t *bytes, int device) { NEEDS_INIT; *bytes = (size_t)24 << 30; return device < 40; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { NEEDS_INIT; *bytes = (size_t)MEMORY_MB << 20; return device < 40; }
 #endif
 
 /* The second device is one minor version better than the first. */

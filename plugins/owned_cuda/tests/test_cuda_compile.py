@@ -57,5 +57,10 @@ def test_a_log_is_read_by_kernel() -> None:
 
 
 def test_a_source_that_does_not_compile_says_where() -> None:
-    with pytest.raises(CompileFailed, match=r"kernels\.cu\(1\)"):
+    with pytest.raises(CompileFailed, match=r"kernels\.cu does not compile for sm_75 .*kernels\.cu\(1\)"):
         compile_source("nonsense", "sm_75")
+
+
+def test_an_architecture_the_compiler_does_not_know_is_named() -> None:
+    with pytest.raises(CompileFailed, match=r"for sm_1 \(NVRTC result 5\): nvrtc: error: invalid value"):
+        compile_source("", "sm_1")

@@ -5,6 +5,7 @@ Of the true CuPy nothing is computed here; the names and forms asked for are tho
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from synapse_owned_cuda.cupy_device import CupyDevice
 from synapse_owned_cuda.driver import Gpu
 from synapse_owned_cuda.evidence import best_place
 
+from synapse_host.hookspecs import DeviceGone, PluginError
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
 from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
@@ -35,6 +37,8 @@ class FakeCupy(ModuleType):
         self.cuda = self
         self.allocator: Any = None
         self.full: list[MemoryError] = []
+        self.__version__ = "14.2.0"
+        self.broken: Exception | None = None
 
     # --- cupy ---
     @staticmethod
@@ -69,6 +73,9 @@ class FakeCupy(ModuleType):
         return self
 
     def get_function(self, name: str) -> Any:
+        if self.broken is not None:
+            raise self.broken
+
         def launch(grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any]) -> None:
             assert (len(grid), len(block), block[1:]) == (3, 3, (1, 1))
             self.cpu.launch(name, grid, block[0], [read(argument) for argument in arguments])
@@ -161,3 +168,40 @@ def test_a_pool_at_its_limit_gives_back_what_it_kept_before_a_lane_is_told(cupy:
 def test_the_best_device_is_the_first_of_the_highest_capability() -> None:
     old, new = Gpu("old", 1, 7, 0), Gpu("new", 1, 8, 9)
     assert [best_place(gpus) for gpus in ((), (old,), (old, new), (new, old), (old, new, new))] == [0, 0, 1, 0, 1]
+
+
+class CompileException(Exception):
+    """As CuPy names it."""
+
+
+class CUDADriverError(RuntimeError):
+    """As CuPy names it."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (CompileException("a.cu\na.cu(7): error: identifier is undefined\n1 error detected"), r"a\.cu\(7\): error"),
+        (CompileException("nvrtc: error: invalid value for --gpu-architecture"), "invalid value"),
+        (CompileException(""), "without a word"),
+        (CUDADriverError("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available"), "no kernel image"),
+    ],
+)
+def test_kernels_that_do_not_compile_are_named_with_what_to_do(
+    cupy: FakeCupy, failure: Exception, told: str, tmp_path: Path
+) -> None:
+    cupy.broken = failure
+    write_qwen3(tmp_path, TinyQwen3(9, 24, 2, 4, 2, 12, 40, 90, 128, tied=True))
+    with pytest.raises(PluginError) as refused, loaded_model(plugin, tmp_path, max_tokens=64):
+        pass
+    assert refused.value.code == "backend_missing"
+    assert re.search(
+        f"CuPy 14.2.0 cannot compile kernels.cu for device 0 .*{told}.*; update the driver", str(refused.value)
+    )
+
+
+def test_a_device_that_fails_while_it_compiles_is_no_fault_of_the_code(cupy: FakeCupy, tmp_path: Path) -> None:
+    cupy.broken = CUDADriverError("CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error")
+    write_qwen3(tmp_path, TinyQwen3(9, 24, 2, 4, 2, 12, 40, 90, 128, tied=True))
+    with pytest.raises(DeviceGone, match="ECC"), loaded_model(plugin, tmp_path, max_tokens=64):
+        pass

@@ -22,6 +22,7 @@ from synapse_host.settings import load_settings
 from synapse_host.testing.running_host import RunningHost
 from synapse_host.testing.tiny_models import TinyBert, write_model
 
+FAILED = ("refused", "device_missing", "cuda_driver_failed")
 SOURCE = Path(__file__).with_name("fake_libcuda.c")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake driver is a Linux library")
 Fake = Callable[..., Path]
@@ -37,8 +38,21 @@ DRIVERS: dict[str, tuple[dict[str, int | None], str, str | None, str | None, str
         "cuda_driver_too_old",
         "update the driver",
     ),
-    "driver of no version": ({"API": 0}, "refused", "device_below_floor", "cuda_driver_too_old", "API 0 is older"),
-    "driver of a negative version": ({"API": -1}, "refused", "device_below_floor", "cuda_driver_too_old", "API -1"),
+    "the oldest driver there was": ({"API": 1000}, "refused", "device_below_floor", "cuda_driver_too_old", "API 1000"),
+    "driver of no version": ({"API": 0}, *FAILED, "its API is 0, which is no version of CUDA"),
+    "driver of a negative version": ({"API": -1}, *FAILED, "its API is -1, which is no version of CUDA"),
+    "driver of an absurd version": ({"API": 2147483647}, *FAILED, "its API is 2147483647"),
+    "card of a negative capability": (
+        {"MAJOR": -1},
+        *FAILED,
+        "'Fake GPU 0' has compute capability -1.9, which is none",
+    ),
+    "card of an absurd capability": ({"MAJOR": 4096}, *FAILED, "compute capability 4096.9"),
+    "card of an absurd minor": ({"MINOR": -5}, *FAILED, "compute capability 8.-5"),
+    "card without memory": ({"MEMORY_MB": 0}, *FAILED, "'Fake GPU 0' has 0 MB of memory"),
+    "card of absurd memory": ({"MEMORY_MB": 1 << 40}, *FAILED, f"has {1 << 40} MB of memory"),
+    "driver that counts backwards": ({"COUNT": -2}, *FAILED, "counts -2 devices"),
+    "driver that counts absurdly": ({"COUNT": 2147483647}, *FAILED, "counts 2147483647 devices"),
     "old card": (
         {"MAJOR": 7, "MINOR": 0},
         "refused",
@@ -169,7 +183,7 @@ def test_a_setting_that_is_no_number_refuses_by_its_name_alone(api: str, capabil
 def test_an_old_cupy_is_refused_with_both_versions(cupy: str, detail: str | None) -> None:
     found = judge(Machine("linux", DriverFacts(True, 12080, (Gpu("new", 8192, 9, 0),)), cupy=cupy))
     assert found.reason_detail == detail
-    assert detail is None or f"CuPy {cupy} is older than 14" in str(found.message)
+    assert detail is None or f"CuPy {cupy} is not of release 14" in str(found.message)
 
 
 def test_the_pair_comes_from_the_environment_through_the_host(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +23,10 @@ REQUIRED_MACOS = (14, 0)
 REQUIRED_MLX = (0, 30)
 #: The smallest Mac with Apple silicon has 8 GiB; below half of that nothing useful fits beside a desktop.
 REQUIRED_MEMORY_MB = 4096
+#: MB no Mac of today comes near: 16 TiB.
+_MOST_MEMORY_MB = 2**24
+#: A version starts with its major and minor release.
+_RELEASE = re.compile(r"(\d{1,4})(?:\.(\d{1,4}))?(?![0-9])", re.ASCII)
 
 #: What every listing says of a backend that a developer let run on the CPU.
 CPU_NOTE = "runs on MLX's CPU device, let through by metal.allow_cpu: for development, never for use"
@@ -49,9 +54,17 @@ def read_machine() -> Machine:
         platform=f"{sys.platform}-{platform.machine().lower()}",
         macos=platform.mac_ver()[0],
         metal=is_metal_platform() and metal_is_available(),
-        memory_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
+        memory_mb=_memory_mb(),
         mlx=mlx_version(),
     )
+
+
+def _memory_mb() -> int:
+    try:
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0
+    return pages * size // 2**20
 
 
 def mlx_version() -> str | None:
@@ -111,13 +124,19 @@ def _judge_platform(machine: Machine, device: Device) -> Refusal | None:
 
 def _judge_device(machine: Machine, device: Device) -> Refusal | None:
     if device.kind == "metal":
-        floor = _dotted(REQUIRED_MACOS)
-        if _release(machine.macos) < REQUIRED_MACOS:
-            message = f"macOS {machine.macos or 'unknown'} is older than {floor}; update it"
+        floor, release = _dotted(REQUIRED_MACOS), _release(machine.macos)
+        if release is None:
+            message = f"the version of macOS is {machine.macos!r}, which is none; {floor} or newer is needed"
+            return "device_below_floor", "os_too_old", message
+        if release < REQUIRED_MACOS:
+            message = f"macOS {machine.macos} is older than {floor}; update it"
             return "device_below_floor", "os_too_old", message
         # Without MLX nothing could look for the device: that is the runtime's refusal.
         if machine.mlx is not None and not machine.metal:
             return "device_missing", "metal_no_device", "MLX finds no Metal device; use another backend or machine"
+    if not 0 < machine.memory_mb < _MOST_MEMORY_MB:
+        message = f"the system says that it has {machine.memory_mb} MB of memory, which cannot be; use another backend"
+        return "device_below_floor", "insufficient_memory", message
     if machine.memory_mb < REQUIRED_MEMORY_MB:
         message = f"{machine.memory_mb} MB of memory is below the {REQUIRED_MEMORY_MB} MB a worker needs"
         return "device_below_floor", "insufficient_memory", message
@@ -129,8 +148,10 @@ def _judge_runtime(machine: Machine, device: Device) -> Refusal | None:
     install = f"install it with: pip install '{package}'"
     if machine.mlx is None:
         return "worker_missing", "runtime_missing", f"MLX is not installed; {install}"
-    if _release(machine.mlx) < REQUIRED_MLX:
-        message = f"MLX {machine.mlx} is older than {_dotted(REQUIRED_MLX)}; {install}"
+    release = _release(machine.mlx)
+    if release is None or release < REQUIRED_MLX:
+        problem = "of no version" if release is None else f"older than {_dotted(REQUIRED_MLX)}"
+        message = f"MLX {machine.mlx!r} is {problem}; {install}"
         return "worker_missing", "runtime_too_old", message
     return None
 
@@ -168,6 +189,7 @@ def _dotted(release: tuple[int, ...]) -> str:
     return ".".join(map(str, release))
 
 
-def _release(text: str) -> tuple[int, ...]:
-    parts = [int(part) if part.isdigit() else 0 for part in text.split(".")[:2]]
-    return tuple([*parts, 0, 0][:2])
+def _release(text: str) -> tuple[int, int] | None:
+    """Major and minor of a version; None for a text that is none."""
+    found = _RELEASE.match(text)
+    return None if found is None else (int(found[1]), int(found[2] or 0))

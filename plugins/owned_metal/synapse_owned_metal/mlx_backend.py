@@ -25,6 +25,16 @@ from synapse_owned_metal.runtime import mx
 Int32: TypeAlias = npt.NDArray[np.int32]
 #: Words of MLX's message when the device has no memory left.
 _OUT_OF_MEMORY = ("malloc", "Insufficient Memory", "out of memory")
+#: Words of those where a kernel cannot be compiled or found.
+_NOT_COMPILED = (
+    "Unable to build metal library",
+    "Unable to load kernel",
+    "Unable to load function",
+    "Failed to load the metallib",
+    "Failed to compile",
+)
+#: Characters of a compiler's log that a message has room for.
+_MOST_TOLD = 500
 
 
 class DeviceOwner:
@@ -39,7 +49,7 @@ class DeviceOwner:
 
         Raises:
             RuntimeError: another thread asks.
-            PluginError: oom, when the device has no memory left.
+            PluginError: oom, when the device has no memory left; backend_missing, when a kernel does not compile.
 
         """
         if threading.get_ident() != self._thread:
@@ -49,6 +59,13 @@ class DeviceOwner:
         except RuntimeError as failure:
             if any(word in str(failure) for word in _OUT_OF_MEMORY):
                 raise PluginError("oom", f"{failure}; send shorter rows or load a smaller model") from failure
+            if any(word in str(failure) for word in _NOT_COMPILED):
+                told = " ".join(str(failure).split())[:_MOST_TOLD]
+                raise PluginError(
+                    "backend_missing",
+                    f"MLX {mx.__version__} cannot compile a kernel on {mx.default_device()} ({told}); update the "
+                    "system, or reinstall it with: pip install --force-reinstall mlx",
+                ) from failure
             raise
 
 

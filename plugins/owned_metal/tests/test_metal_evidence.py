@@ -32,11 +32,16 @@ LINUX = Machine("linux-x86_64", "", False, 16_384, "0.32.4")
         (replace(MAC, platform="darwin-x86_64"), "not_supported_on_platform", "not_supported_on_platform", "x86_64"),
         (LINUX, "not_supported_on_platform", "not_supported_on_platform", "linux"),
         (replace(MAC, macos="13.6"), "device_below_floor", "os_too_old", "macOS 13.6 is older than 14.0"),
-        (replace(MAC, macos=""), "device_below_floor", "os_too_old", "unknown"),
+        (replace(MAC, macos=""), "device_below_floor", "os_too_old", "macOS is '', which is none"),
+        (replace(MAC, macos="-14.1"), "device_below_floor", "os_too_old", "macOS is '-14.1', which is none"),
+        (replace(MAC, macos="99999999.0"), "device_below_floor", "os_too_old", "'99999999.0', which is none"),
+        (replace(MAC, memory_mb=-1), "device_below_floor", "insufficient_memory", "has -1 MB of memory"),
+        (replace(MAC, memory_mb=2**44), "device_below_floor", "insufficient_memory", "which cannot be"),
+        (replace(MAC, mlx="newest"), "worker_missing", "runtime_too_old", "MLX 'newest' is of no version"),
         (replace(MAC, metal=False), "device_missing", "metal_no_device", "no Metal device"),
         (replace(MAC, memory_mb=2048), "device_below_floor", "insufficient_memory", "2048 MB"),
         (replace(MAC, mlx=None, metal=False), "worker_missing", "runtime_missing", "synapse-host[metal]"),
-        (replace(MAC, mlx="0.9.1"), "worker_missing", "runtime_too_old", "MLX 0.9.1 is older than 0.30"),
+        (replace(MAC, mlx="0.9.1"), "worker_missing", "runtime_too_old", "MLX '0.9.1' is older than 0.30"),
         (replace(MAC, fault="RuntimeError: no"), "worker_missing", "probe_failed", "RuntimeError: no"),
     ],
 )
@@ -171,3 +176,22 @@ def test_a_lane_past_the_working_set_is_refused_with_both_numbers() -> None:
     assert fitting.cache < fitting.limit
     with pytest.raises(MemoryError, match=r"needs 7\d\d MiB and the device should be asked for no more than 512"):
         memory_plan(600 << 20, call, device_limit=512 << 20)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "told"),
+    [
+        ("[metal::Device] Unable to load kernel steel_gemm\nno symbol", "backend_missing", "steel_gemm no symbol"),
+        ("[Compile::eval_cpu] Failed to compile function Add", "backend_missing", "Failed to compile function Add"),
+        ("[malloc] Unable to allocate 99 bytes.", "oom", "99 bytes.*; send shorter rows"),
+    ],
+)
+def test_what_mlx_cannot_do_is_named_with_a_remedy(failure: str, code: str, told: str) -> None:
+    from synapse_owned_metal.mlx_backend import DeviceOwner
+
+    with pytest.raises(PluginError, match=told) as refused, DeviceOwner().turn():
+        raise RuntimeError(failure)
+    assert refused.value.code == code
+    if code == "backend_missing":
+        assert "MLX 0." in str(refused.value)
+        assert "; update the system, or reinstall it" in str(refused.value)

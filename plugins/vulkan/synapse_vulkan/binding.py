@@ -26,6 +26,14 @@ _RESULTS = {
     -12: "VK_ERROR_FRAGMENTED_POOL",
     -13: "VK_ERROR_UNKNOWN",
 }
+#: What helps where the driver itself is not at fault; the names are those of ``_RESULTS``.
+_REMEDIES = {
+    "VK_ERROR_MEMORY_MAP_FAILED": "unload a model or end what else uses the GPU",
+    "VK_ERROR_LAYER_NOT_PRESENT": "install the layer or leave it out",
+    "VK_ERROR_TOO_MANY_OBJECTS": "unload a model",
+    "VK_ERROR_FRAGMENTED_POOL": "unload a model",
+}
+_REMEDY = "update the driver of the GPU, or use another backend"
 #: Host and device out of memory.
 NO_MEMORY = (-1, -2)
 _DEVICE_LOST = -4
@@ -34,7 +42,7 @@ TIMEOUT = 2
 
 
 class VulkanFault(RuntimeError):
-    """A Vulkan call failed; the message names the call and the result."""
+    """A Vulkan call failed; the message names the call, the result and what to do."""
 
 
 class DeviceLost(VulkanFault):
@@ -92,4 +100,4 @@ def _raise(result: int, call: str) -> NoReturn:
         raise DeviceLost(f"{call}: {name}; the device reset or was removed, and what was on it is lost")
     if result in NO_MEMORY:
         raise DeviceMemoryFull(f"{call}: {name}; unload a model or load a smaller one")
-    raise VulkanFault(f"{call}: {name}")
+    raise VulkanFault(f"{call}: {name}; {_REMEDIES.get(name, _REMEDY)}")

@@ -45,6 +45,10 @@ REQUIRED_LIMITS: Mapping[str, int] = {
     "groups": 65535,
     "texels": 2**22,
 }
+#: The least any device may allocate at once, and MB no device of today comes near (16 TiB).
+_LEAST_ALLOCATION, _MOST_MEMORY_MB = 2**27, 2**24
+#: Majors that Vulkan has numbers for; past them are the bits of another API, such as Vulkan SC.
+_MAJORS = range(128)
 #: Buffers are cut from one allocation at multiples of this many bytes, the largest any device may ask for.
 ALIGNMENT = 256
 
@@ -73,6 +77,9 @@ class Shortfall:
 
 def shortfall(facts: DeviceFacts) -> Shortfall | None:
     """The first floor the device misses; None when it misses none. A software device is judged elsewhere."""
+    odd = _nonsense(facts)
+    if odd is not None:
+        return Shortfall("vulkan_driver_failed", f"its driver {odd}, which cannot be")
     if facts.api < REQUIRED_API:
         return Shortfall("vulkan_api_too_old", f"Vulkan {_dotted(facts.api)} is older than {_dotted(REQUIRED_API)}")
     if not facts.computes:
@@ -86,6 +93,20 @@ def shortfall(facts: DeviceFacts) -> Shortfall | None:
         return Shortfall("vulkan_missing_feature", problem)
     if facts.memory_mb < REQUIRED_MEMORY_MB:
         return Shortfall("vulkan_insufficient_memory", f"{facts.memory_mb} MB is below {REQUIRED_MEMORY_MB} MB")
+    return None
+
+
+def _nonsense(facts: DeviceFacts) -> str | None:
+    """What of the driver's answers cannot be true; None when all may be."""
+    limits = facts.limits
+    if facts.api[0] not in _MAJORS:
+        return f"says that its version of Vulkan is {_dotted(facts.api)}"
+    if not 0 <= facts.memory_mb < _MOST_MEMORY_MB:
+        return f"says that it has {facts.memory_mb} MB of memory"
+    if limits.storage_alignment < 1:
+        return f"says that buffers are aligned to {limits.storage_alignment} bytes"
+    if limits.allocation_bytes < _LEAST_ALLOCATION:
+        return f"says that its largest allocation is {limits.allocation_bytes} bytes"
     return None
 
 

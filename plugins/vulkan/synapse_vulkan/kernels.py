@@ -134,5 +134,9 @@ class Kernels:
         )
         made = ffi.new("VkPipeline*")
         result = device.lib.vkCreateComputePipelines(device.handle, ffi.NULL, 1, info, ffi.NULL, made)
-        check(result, f"vkCreateComputePipelines of {kernel} {constants}")
+        check(
+            result,
+            f"kernel {kernel!r} with constants {constants} does not compile on {device.facts.name!r}, driver "
+            f"{device.facts.driver!r}: vkCreateComputePipelines",
+        )
         return made[0]

@@ -14,6 +14,8 @@ import pytest
 from synapse_vulkan import opening, plugin
 from synapse_vulkan.binding import DeviceLost, DeviceMemoryFull, VulkanFault, check
 from synapse_vulkan.device import Device
+from synapse_vulkan.kernel_files import read_kernels
+from synapse_vulkan.kernels import Kernels
 
 from synapse_host.errors import EngineCrashed
 from synapse_host.hookspecs import DeviceGone, PluginError
@@ -51,8 +53,23 @@ def device() -> Iterator[Device]:
 )
 def test_a_result_becomes_the_error_it_means(result: int, error: type[Exception]) -> None:
     check(0, "vkQueueSubmit")
-    with pytest.raises(error, match="vkQueueSubmit: VK_ERROR"):
+    with pytest.raises(error, match=r"vkQueueSubmit: VK_ERROR.*; ") as raised:
         check(result, "vkQueueSubmit")
+    assert str(raised.value).split("; ")[1]
+
+
+def test_a_kernel_that_does_not_compile_is_named_with_device_and_driver(device: Device) -> None:
+    kernels = Kernels(device, read_kernels())
+    device.lib = FailingLibrary(whole := device.lib, "vkCreateComputePipelines", -13)
+    with pytest.raises(VulkanFault) as refused:
+        kernels.pipeline("argmax", (7,))
+    device.lib = whole
+    kernels.close()
+    assert str(refused.value) == (
+        f"kernel 'argmax' with constants (7,) does not compile on {device.facts.name!r}, driver "
+        f"{device.facts.driver!r}: vkCreateComputePipelines: VK_ERROR_UNKNOWN; update the driver of the GPU, or use "
+        "another backend"
+    )
 
 
 @pytest.mark.parametrize("function", ["vkQueueSubmit", "vkWaitForFences"])

@@ -49,6 +49,16 @@ REFUSALS = [
         "vulkan_missing_feature",
         "storage_buffers is 4",
     ),
+    *(
+        (machine_of(**odd), "device_below_floor", "vulkan_driver_failed", said)
+        for odd, said in (
+            ({"api": (129, 0)}, "version of Vulkan is 129.0, which cannot be"),
+            ({"memory_mb": -1}, "has -1 MB of memory"),
+            ({"memory_mb": 2**44}, f"has {2**44} MB of memory"),
+            ({"limits": replace(LIMITS, storage_alignment=0)}, "aligned to 0 bytes"),
+            ({"limits": replace(LIMITS, allocation_bytes=4096)}, "largest allocation is 4096 bytes"),
+        )
+    ),
     (machine_of(memory_mb=256), "device_below_floor", "vulkan_insufficient_memory", "256 MB"),
     (machine_of(kind="software"), "device_below_floor", "software_device", "vulkan.allow_software_device"),
     (replace(GOOD, fault="VulkanFault: wrong"), "worker_missing", "probe_failed", "wrong"),
