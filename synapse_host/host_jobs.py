@@ -19,6 +19,7 @@ from synapse_host.jobs.page_writer import PageLimits
 from synapse_host.operations.durable_jobs import JobService
 from synapse_host.operations.job_lanes import JobLanes
 from synapse_host.settings import Settings
+from synapse_host.store.cancel_notes import CANCEL_NOTES, CancelNotes
 from synapse_host.store.database import Store
 
 
@@ -46,8 +47,10 @@ class HostJobs:
             lengths=ClockLengths(*(round(span * 1000) for span in (jobs.execution_s, jobs.retention_s, jobs.resume_s))),
             most_open=jobs.max_open,
         )
+        self._notes = CancelNotes(store.path.with_name(CANCEL_NOTES))
         self._dispatcher = JobDispatcher(
             self.ledger,
+            self._notes,
             lanes.of,
             tasks,
             clock=time.monotonic,
@@ -67,5 +70,6 @@ class HostJobs:
 
     async def take_up(self) -> None:
         """End what an earlier host left open, and keep the book in order from here on."""
-        await self.ledger.reconcile()
+        await self.ledger.reconcile(await self._notes.read())
+        await self._notes.begin()
         self._tasks.start_soon(self._dispatcher.keep_order, self._sweep_s, name="job clocks")

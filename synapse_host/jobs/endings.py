@@ -5,13 +5,13 @@ Beside other work each job ends in a transaction of its own, so that none of thi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlmodel import Session
 
 from synapse_host.errors import EXCEPTIONS, DeadlineExceeded, ModuleRestarted, SynapseError
 from synapse_host.jobs.job_state import JobEvent, JobState
-from synapse_host.jobs.transactions import clocks_of, fail
+from synapse_host.jobs.transactions import cancel, clocks_of, fail
 from synapse_host.store import job_store
 from synapse_host.store.job_tables import JobRow
 
@@ -21,11 +21,17 @@ def of_earlier_hosts(session: Session, module_generation: int) -> list[int]:
     return [_key(job) for job in job_store.open_jobs(session) if job.module_generation < module_generation]
 
 
-def end_restarted(session: Session, job_pks: Sequence[int], now_ms: int) -> list[JobRow]:
-    """End jobs whose host is gone; those it ended."""
+def end_restarted(
+    session: Session, job_pks: Sequence[int], now_ms: int, cancelled: Collection[str] = ()
+) -> list[JobRow]:
+    """End jobs whose host is gone, those of the ids in ``cancelled`` as what they are; all of them."""
     jobs = [session.get_one(JobRow, job_pk) for job_pk in job_pks]
-    ended = [fail(session, _key(job), JobEvent.HOST_RESTARTED, restarted(job.job_id), now_ms) for job in jobs]
-    return [job for job in ended if job is not None]
+    for job in jobs:
+        if job.job_id in cancelled:
+            cancel(session, job, now_ms)
+        else:
+            fail(session, _key(job), JobEvent.HOST_RESTARTED, restarted(job.job_id), now_ms)
+    return jobs
 
 
 def restarted(job_id: str) -> ModuleRestarted:

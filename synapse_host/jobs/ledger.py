@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import count
 
@@ -197,14 +197,18 @@ class JobLedger:
 
     # --- ends that no executor brings about ---------------------------------------------------------------------
 
-    async def reconcile(self) -> int:
-        """End what earlier hosts left open, at boot; how many jobs that was."""
+    async def reconcile(self, cancelled: Collection[str] = ()) -> int:
+        """End what earlier hosts left open, at boot; how many jobs that was.
+
+        ``cancelled`` are those that were wanted no more, which their host could not write down.
+        """
         left = await self._store.read(lambda session: endings.of_earlier_hosts(session, self.module_generation))
         now_ms = self.now_ms()
         for first in range(0, len(left), RESTARTED_AT_ONCE):
             some = left[first : first + RESTARTED_AT_ONCE]
-            for job in await self._store.run(partial(endings.end_restarted, job_pks=some, now_ms=now_ms)):
-                self._closed(job, now_ms, "module_restarted")
+            end = partial(endings.end_restarted, job_pks=some, now_ms=now_ms, cancelled=cancelled)
+            for job in await self._store.run(end):
+                self._closed(job, now_ms, None if job.state == JobState.CANCELLED else "module_restarted")
         return len(left)
 
     async def expire(self) -> None:

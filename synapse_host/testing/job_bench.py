@@ -22,6 +22,7 @@ from synapse_host.jobs.page_writer import PageLimits
 from synapse_host.jobs.request_digest import request_digest
 from synapse_host.jobs.submission import EMBED_BATCH, Submission
 from synapse_host.jobs.transactions import Admission
+from synapse_host.store.cancel_notes import CANCEL_NOTES, CancelNotes
 from synapse_host.store.database import Store
 from synapse_host.store.job_tables import JobRow
 from synapse_host.testing.no_op_lane import NoOpLane
@@ -121,11 +122,13 @@ async def job_bench(
         ledger = JobLedger(
             store, JobCounters(), module_generation=generation, now_ms=now_ms, lengths=lengths, most_open=most_open
         )
-        await ledger.reconcile()
+        notes = CancelNotes(path.with_name(CANCEL_NOTES))
+        await ledger.reconcile(await notes.read())
+        await notes.begin()
         async with anyio.create_task_group() as tasks:
             carrying = lane or NoOpLane()
             dispatcher = JobDispatcher(
-                ledger, carrying.serving, tasks, clock=time.monotonic, limits=limits or PageLimits()
+                ledger, notes, carrying.serving, tasks, clock=time.monotonic, limits=limits or PageLimits()
             )
             yield JobBench(store, ledger, dispatcher, carrying)
             tasks.cancel_scope.cancel()

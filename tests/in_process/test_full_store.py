@@ -16,6 +16,7 @@ from synapse_host.jobs.job_reader import job_status
 from synapse_host.jobs.page_writer import PageLimits
 from synapse_host.operations.durable_jobs import JobCancelParams, JobService
 from synapse_host.operations.registry import RequestContext
+from synapse_host.store.cancel_notes import CANCEL_NOTES, CancelNotes
 from synapse_host.testing.job_bench import JobBench, job_bench, numbered, submission_of
 from synapse_host.testing.no_op_lane import NoOpLane
 from synapse_host.testing.small_disk import fill, free, free_bytes, is_sound, mounted, only_root
@@ -67,7 +68,8 @@ async def test_a_job_cancelled_on_a_full_disk_ends_as_cancelled_when_there_is_ro
                 answer = (await service.cancel(JobCancelParams(job_id=job.job_id), RequestContext(0.0))).payload
             assert answer["state"] in ("queued", "running")
             waits = answer["waiting_for"]
-            assert (waits["code"], waits["details"]) == ("store_failure", {"ends_as": "cancelled"})
+            assert waits["code"] == "store_failure"
+            assert waits["details"] == {"ends_as": "cancelled", "outlives_the_host": True}
             assert "free disk space" in waits["message"]
             show_cancelled("k", [answer])
             assert "cancelled, waits for: store_failure" in capfd.readouterr().out
@@ -85,11 +87,47 @@ async def test_a_job_cancelled_on_a_full_disk_ends_as_cancelled_when_there_is_ro
             assert (ended.state, ended.error_json) == ("cancelled", None)
             assert "waiting_for" not in job_status(ended, bench.dispatcher.held_up_by(ended))
         assert bench.ledger.counters.open == 0
+        assert await CancelNotes(path.with_name(CANCEL_NOTES)).read() == frozenset()
         assert [group for group in lane.computed if group[0].startswith("queued")] == []
         # Its lane goes on.
         after = (await bench.submit(numbered("after", 8))).job
         assert (await bench.ended(after.job_id)).state == "done"
     assert is_sound(path)
+
+
+async def test_a_job_cancelled_on_a_full_disk_is_so_for_the_next_host_too(path: Path) -> None:
+    lane, jobs = NoOpLane(), dict[str, str]()
+    async with job_bench(path, lane) as bench:
+        lane.hold = anyio.Event()
+        for name in ("running", "queued", "wanted"):
+            jobs[name] = (await bench.submit(numbered(name, 24))).job.job_id
+        with anyio.fail_after(30):
+            await lane.entered.wait()
+        await filled(bench, path)
+        for name in ("running", "queued"):
+            await bench.dispatcher.cancel(jobs[name])
+    free(path.parent)
+    async with job_bench(path, generation=2) as bench:
+        states = {name: (await bench.ledger.job(job_id)).state for name, job_id in jobs.items()}
+        assert states == {"running": "cancelled", "queued": "cancelled", "wanted": "failed_transient"}
+        counted = bench.ledger.counters.to_wire()
+        assert (counted["jobs_failed"], counted["jobs_inherited"], counted["jobs_open"]) == (3, 3, 0)
+        assert await CancelNotes(path.with_name(CANCEL_NOTES)).read() == frozenset()
+
+
+async def test_a_cancel_that_cannot_be_noted_says_that_it_may_be_forgotten(path: Path) -> None:
+    lane = NoOpLane()
+    async with job_bench(path, lane) as bench:
+        path.with_name(CANCEL_NOTES).unlink()
+        lane.hold = anyio.Event()
+        job = (await bench.submit(numbered("k", 24))).job
+        with anyio.fail_after(30):
+            await lane.entered.wait()
+        await filled(bench, path)
+        told = bench.dispatcher.held_up_by(await bench.dispatcher.cancel(job.job_id))
+        assert isinstance(told, StoreFailure)
+        assert told.details == {"ends_as": "cancelled", "outlives_the_host": False}
+        assert "which a host that ends before forgets" in told.message
 
 
 async def test_a_job_whose_rows_find_no_room_fails_for_now_and_its_key_goes_on(path: Path) -> None:
