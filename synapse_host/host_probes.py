@@ -59,8 +59,10 @@ class HostProbes:
         elif await self.store.measured_elsewhere(profile_hash, fingerprint):
             self.ledger.record_outdated(model)
 
-    async def run(self, lane: Lane, tell: Callable[[str], None]) -> tuple[Certification, Performance | None]:
-        """Probe ``lane``, keep what was found and return it.
+    async def run(
+        self, lane: Lane, tell: Callable[[str], None], count: Callable[[int, int], None] | None = None
+    ) -> tuple[Certification, Performance | None]:
+        """Probe ``lane``, keep what was found and return it; ``count`` is told how far the step of ``tell`` is.
 
         Nobody waits for a probe: what it has begun ends, and it begins nothing in a pause of the lane.
 
@@ -71,6 +73,7 @@ class HostProbes:
         # Imported here: numpy is only needed once somebody asks for a probe.
         from synapse_host.certification.gates import Gates
         from synapse_host.certification.probe import ProbeSetting, probe_lane
+        from synapse_host.certification.step_count import uncounted
 
         model = lane.model
 
@@ -93,6 +96,7 @@ class HostProbes:
             os_build=self.os_build,
             module_generation=self.module_generation,
             now_ms=self.now_ms,
+            count=count or uncounted,
         )
         try:
             certification, performance = await probe_lane(lane, self.ledger.key(model)[0], setting, step)

@@ -23,6 +23,7 @@ async def check_engine(model: RegisteredModel, setting: ProbeSetting) -> EngineF
         if lane is None:
             return None
         if not setting.reference_checks:
+            setting.count(1, 2)
             found = await checks_of(setting.start_worker, on_reference(tiny), threads=0)
             assert found is not None, "the reference checks itself"
             setting.reference_checks.extend(found)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from synapse_host.certification.lane_rows import lane_scores, lane_vectors
+from synapse_host.certification.step_count import Count, counter, uncounted
 from synapse_host.lanes.lane import Lane
 
 #: Batches of at most this many tokens are timed until both minima below are reached (original facts 2.4).
@@ -20,13 +21,21 @@ SINGLE_SAMPLES = 20
 SHORT_ROW = 12
 
 
-async def speed_of(lane: Lane, rows: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Real tokens per second over ``rows`` in batches, and median milliseconds of one short row."""
+async def speed_of(lane: Lane, rows: Sequence[Sequence[int]], count: Count = uncounted) -> tuple[float, float]:
+    """Real tokens per second over ``rows`` in batches, and median milliseconds of one short row.
+
+    ``count`` is told of tokens, as many as are asked for.
+    """
     short = min(rows, key=lambda row: abs(len(row) - SHORT_ROW))
-    return await throughput_tok_s(lane, rows), await single_item_p50_ms(lane, short)
+    done = counter(count, MIN_TOKENS + SINGLE_SAMPLES * len(short))
+    return await throughput_tok_s(lane, rows, done), await single_item_p50_ms(lane, short, done)
 
 
-async def throughput_tok_s(lane: Lane, rows: Sequence[Sequence[int]]) -> float:
+def _untold(tokens: int) -> None:
+    """Nobody asks."""
+
+
+async def throughput_tok_s(lane: Lane, rows: Sequence[Sequence[int]], told: Callable[[int], None] = _untold) -> float:
     """Real tokens per second over batches of ``rows``, repeated until enough was measured."""
     batches = _batches(sorted(rows, key=len))
     tokens = done = 0
@@ -36,16 +45,18 @@ async def throughput_tok_s(lane: Lane, rows: Sequence[Sequence[int]]) -> float:
         await _compute(lane, batch)
         tokens += sum(map(len, batch))
         done += 1
+        told(sum(map(len, batch)))
     return tokens / (time.perf_counter() - began)
 
 
-async def single_item_p50_ms(lane: Lane, row: Sequence[int]) -> float:
+async def single_item_p50_ms(lane: Lane, row: Sequence[int], told: Callable[[int], None] = _untold) -> float:
     """Median milliseconds of one short row."""
     samples = []
     for _ in range(SINGLE_SAMPLES):
         began = time.perf_counter()
         await _compute(lane, [row])
         samples.append((time.perf_counter() - began) * 1000)
+        told(len(row))
     return statistics.median(samples)
 
 

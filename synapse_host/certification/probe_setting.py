@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from synapse_host.certification import gates
+from synapse_host.certification.step_count import Count, uncounted
 from synapse_host.certification.worker_runs import StartWorker
 from synapse_host.errors import InvalidRequest, StoreFailure
 from synapse_host.hookspecs import CheckNumbers
@@ -38,6 +39,8 @@ class ProbeSetting:
     reference_checks: list[CheckNumbers] = dataclasses.field(default_factory=list)
     #: Least share of operations on the Neural Engine of a lane there.
     placement_floor: float = 0.9
+    #: Told how far the step at hand is.
+    count: Count = uncounted
 
 
 class Subject(Protocol):

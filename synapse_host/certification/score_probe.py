@@ -34,10 +34,12 @@ class ScoreSubject:
 
     async def run_reference(self) -> None:
         model = on_reference(self._lane.model)
-        self._reference = await scores_of(self._setting.start_worker, model, self.rows, threads=0)
+        self._reference = await scores_of(
+            self._setting.start_worker, model, self.rows, threads=0, count=self._setting.count
+        )
 
     async def run_lane(self) -> None:
-        raw = await lane_scores(self._lane, self.rows)
+        raw = await lane_scores(self._lane, self.rows, self._setting.count)
         kind = self._lane.model.pair_template.score
         self._pairs = score_agreement(np.frombuffer(raw, "<f4"), self._reference, kind, self._pools)
 
@@ -51,7 +53,7 @@ class ScoreSubject:
         self._magnified = score_agreement(lane, reference, "logit", [])
 
     async def speed(self) -> tuple[float, float]:
-        return await speed_of(self._lane, self.rows)
+        return await speed_of(self._lane, self.rows, self._setting.count)
 
     def judged(self) -> tuple[list[str], dict[str, Any]]:
         dtype = self._lane.model.dtype

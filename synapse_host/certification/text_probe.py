@@ -41,7 +41,7 @@ class TextSubject:
 
     async def run_reference(self) -> None:
         model = on_reference(self._lane.model)
-        self._reference = await texts_of(self._setting.start_worker, model, self.rows, MADE)
+        self._reference = await texts_of(self._setting.start_worker, model, self.rows, MADE, self._setting.count)
 
     async def run_lane(self) -> None:
         for row in self.rows:
@@ -49,6 +49,7 @@ class TextSubject:
             text = await self._lane.generate(row, MADE)
             self._seconds.append(time.perf_counter() - began)
             self._made.append(list(text.generated_token_ids or []))
+            self._setting.count(len(self._made), len(self.rows))
 
     async def run_magnified(self) -> None:
         """Nothing is left to magnify where every token must be the same."""

@@ -29,10 +29,12 @@ class VectorSubject:
 
     async def run_reference(self) -> None:
         model = on_reference(self._lane.model)
-        self._reference = await vectors_of(self._setting.start_worker, model, self.rows, threads=0)
+        self._reference = await vectors_of(
+            self._setting.start_worker, model, self.rows, threads=0, count=self._setting.count
+        )
 
     async def run_lane(self) -> None:
-        dims, raw = await lane_vectors(self._lane, self.rows)
+        dims, raw = await lane_vectors(self._lane, self.rows, self._setting.count)
         vectors = np.frombuffer(raw, "<f4").reshape(len(self.rows), dims)
         self._texts = metrics.agreement(vectors, self._reference)
 
@@ -45,7 +47,7 @@ class VectorSubject:
         self._magnified = metrics.agreement(lane, reference)
 
     async def speed(self) -> tuple[float, float]:
-        return await speed_of(self._lane, self.rows)
+        return await speed_of(self._lane, self.rows, self._setting.count)
 
     def judged(self) -> tuple[list[str], dict[str, Any]]:
         dtype = self._lane.model.dtype

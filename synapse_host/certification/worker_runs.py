@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from synapse_host.certification.step_count import Count, counter, uncounted
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import CheckNumbers
 from synapse_host.lanes.batching import DEFAULT_POLICY, group_rows
@@ -38,29 +39,45 @@ StartWorker = Callable[[RegisteredModel], Awaitable[Worker]]
 
 
 async def vectors_of(
-    start_worker: StartWorker, model: RegisteredModel, rows: Sequence[Sequence[int]], *, threads: int
+    start_worker: StartWorker,
+    model: RegisteredModel,
+    rows: Sequence[Sequence[int]],
+    *,
+    threads: int,
+    count: Count = uncounted,
 ) -> npt.NDArray[np.float32]:
     """Load ``model`` in a fresh worker, embed ``rows``, stop the worker; float32 [rows, dims] in the order given.
+
+    ``count`` is told how many rows are done.
 
     Raises:
         SynapseError: the worker could not be started, refused, or died.
 
     """
-    return await _in_worker(start_worker, model, threads, partial(_embed, rows=rows))
+    return await _in_worker(start_worker, model, threads, partial(_embed, rows=rows, done=counter(count, len(rows))))
 
 
 async def scores_of(
-    start_worker: StartWorker, model: RegisteredModel, rows: Sequence[Sequence[int]], *, threads: int
+    start_worker: StartWorker,
+    model: RegisteredModel,
+    rows: Sequence[Sequence[int]],
+    *,
+    threads: int,
+    count: Count = uncounted,
 ) -> npt.NDArray[np.float32]:
     """The same for composed pairs: raw scores, float32 [rows]."""
-    return await _in_worker(start_worker, model, threads, partial(_rerank, rows=rows))
+    return await _in_worker(start_worker, model, threads, partial(_rerank, rows=rows, done=counter(count, len(rows))))
 
 
 async def texts_of(
-    start_worker: StartWorker, model: RegisteredModel, prompts: Sequence[Sequence[int]], most: int
+    start_worker: StartWorker,
+    model: RegisteredModel,
+    prompts: Sequence[Sequence[int]],
+    most: int,
+    count: Count = uncounted,
 ) -> Texts:
     """The same for prompts: the token ids generated after each, at most ``most``."""
-    return await _in_worker(start_worker, model, 0, partial(_generate, prompts=prompts, most=most))
+    return await _in_worker(start_worker, model, 0, partial(_generate, prompts=prompts, most=most, count=count))
 
 
 async def checks_of(start_worker: StartWorker, model: RegisteredModel, *, threads: int) -> list[CheckNumbers] | None:
@@ -92,7 +109,7 @@ async def _load(worker: Worker, model: RegisteredModel, threads: int) -> Loaded:
 
 
 async def _embed(
-    worker: Worker, model: RegisteredModel, loaded: Loaded, rows: Sequence[Sequence[int]]
+    worker: Worker, model: RegisteredModel, loaded: Loaded, rows: Sequence[Sequence[int]], done: Callable[[int], None]
 ) -> npt.NDArray[np.float32]:
     vectors = np.empty((len(rows), loaded.dims), np.float32)
     numbers = count(1)
@@ -108,6 +125,7 @@ async def _embed(
         assert isinstance(reply, VectorsHeader)
         assert raw is not None
         vectors[group] = np.frombuffer(raw, "<f4").reshape(reply.n, reply.dims)
+        done(len(group))
     return vectors
 
 
@@ -124,7 +142,9 @@ async def _self_check(worker: Worker, model: RegisteredModel, loaded: Loaded) ->
     return checks
 
 
-async def _rerank(worker: Worker, model: RegisteredModel, loaded: Loaded, rows: Sequence[Sequence[int]]) -> Numbers:
+async def _rerank(
+    worker: Worker, model: RegisteredModel, loaded: Loaded, rows: Sequence[Sequence[int]], done: Callable[[int], None]
+) -> Numbers:
     scores = np.empty(len(rows), np.float32)
     numbers = count(1)
     for group in _groups(rows, model, loaded):
@@ -136,18 +156,20 @@ async def _rerank(worker: Worker, model: RegisteredModel, loaded: Loaded, rows: 
         _, raw = await worker.request(message, _joined(rows, group), operation="rerank")
         assert raw is not None
         scores[group] = np.frombuffer(raw, "<f4")
+        done(len(group))
     return scores
 
 
 async def _generate(
-    worker: Worker, model: RegisteredModel, loaded: Loaded, prompts: Sequence[Sequence[int]], most: int
+    worker: Worker, model: RegisteredModel, loaded: Loaded, prompts: Sequence[Sequence[int]], most: int, count: Count
 ) -> Texts:
-    made = []
+    made: Texts = []
     for number in range(len(prompts)):
         message = Generate(f"generate-{number}", loaded.model_ref, most)
         reply, _ = await worker.request(message, _joined(prompts, [number]), operation="generate")
         assert isinstance(reply, Text)
         made.append(list(reply.generated_token_ids or []))
+        count(len(made), len(prompts))
     return made
 
 

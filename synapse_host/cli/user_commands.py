@@ -18,6 +18,7 @@ from synapse_host.cli.exit_codes import Exit
 from synapse_host.cli.host_connection import connected
 from synapse_host.cli.output import fail, failures_explained, print_json, print_text, progress_bar, tell, warn
 from synapse_host.cli.path_arguments import Passages, Source, VectorFile, named_path
+from synapse_host.cli.state_lines import StateLines
 
 if TYPE_CHECKING:
     from synapse_host.client.blocking_client import Client
@@ -145,7 +146,7 @@ def load(
     params.update({name: value for name, value in optional.items() if value is not None})
     with connected(socket) as client:
         job = client.model_load(**params)
-        status = client.wait_for_load(job["job_id"], on_state=_tell_state)
+        status = client.wait_for_load(job["job_id"], on_state=StateLines(tell))
         certified = _is_certified(client, status["model_id"])
     if as_json:
         print_json(status)
@@ -173,7 +174,7 @@ def probe(
     """Measure models against the reference implementation and certify those that agree."""
     with connected(socket) as client:
         job = client.probe_start(models)
-        status = client.wait_for_probe(job["job_id"], on_state=_tell_state)
+        status = client.wait_for_probe(job["job_id"], on_state=StateLines(tell))
     if as_json:
         print_json(status)
     else:
@@ -377,11 +378,6 @@ def _is_certified(client: Client, model_id: str) -> bool:
     """Whether a model needs no probe any more; one without certification never does."""
     rows = client.models_list()["models"]
     return any(row["model_id"] == model_id and row.get("certified", True) for row in rows)
-
-
-def _tell_state(status: dict[str, Any]) -> None:
-    step = status.get("step")
-    tell(f"{status['state']}: {step['step']}" if step else status["state"])
 
 
 def main() -> None:

@@ -36,6 +36,10 @@ class ShapeWait:
         return self.tokens > 0 and (self.turn is None or not self.turn.begun)
 
 
+def _untold(rows: int) -> None:
+    """Nobody asks how far a request is."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """How a request is computed: the indices of its rows in groups, and of each its padded tokens and its estimate."""
@@ -50,6 +54,8 @@ class GroupPlan:
     known: bool = True
     #: Whether it is a request's; for what is not, such as a probe, no shape is compiled in a pause.
     admitted: bool = True
+    #: Told the rows of each group that is over.
+    told: Callable[[int], None] = _untold
 
     def only(self, place: int) -> GroupPlan:
         """The plan of one group alone."""

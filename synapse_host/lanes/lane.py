@@ -275,6 +275,7 @@ class Lane:
 
         def over(place: int, exchange: Exchange, took_ms: float) -> None:
             self.executed_ms += took_ms
+            plan.told(len(plan.groups[place]))
             if self._account(serving, exchange, len(plan.groups[place]) if serves else 0):
                 self.costs.learn(operation, plan.tokens[place], took_ms)
 

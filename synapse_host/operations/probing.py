@@ -11,6 +11,7 @@ from pydantic import Field, StrictStr
 
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
 from synapse_host.certification.self_checks import SelfChecks
+from synapse_host.certification.step_count import Count
 from synapse_host.errors import InvalidRequest, SynapseError
 from synapse_host.identity.machine_profile import MachineProfile
 from synapse_host.lanes.catalog_shelf import CatalogShelf
@@ -23,7 +24,7 @@ from synapse_host.operations.registry import Method, Reply, RequestContext
 
 _log = logging.getLogger(__name__)
 
-RunProbe = Callable[[Lane, Callable[[str], None]], Awaitable[tuple[Certification, Performance | None]]]
+RunProbe = Callable[[Lane, Callable[[str], None], Count], Awaitable[tuple[Certification, Performance | None]]]
 
 
 class ProbeStartParams(Params):
@@ -107,18 +108,26 @@ class ProbingService:
         def tell(step: str) -> None:
             job.facts["step"] = {"model_id": name, "step": step}
 
+        def count(done: int, of: int) -> None:
+            # What a lane had begun when its probe failed may end later, beside the next one's.
+            step = job.facts.get("step")
+            if step is not None and step["model_id"] == name:
+                job.facts["step"] = {**step, "done": done, "of": of}
+
         # Unloading the lane meanwhile would make its probe fail for no fault of the lane.
         with lane.lease({"kind": "job", "job_id": job.job_id}):
-            certification, performance = await self._probe(lane, tell)
+            certification, performance = await self._probe(lane, tell, count)
         if certification.status == "certified":
             # A quarantined lane answers probe_required: hundreds of rows computed rightly are the cure it asks for.
             lane.strikes.release()
         return _outcome(lane, certification, performance)
 
-    async def _probe(self, lane: Lane, tell: Callable[[str], None]) -> tuple[Certification, Performance | None]:
+    async def _probe(
+        self, lane: Lane, tell: Callable[[str], None], count: Count
+    ) -> tuple[Certification, Performance | None]:
         name = lane.model.model_id
         try:
-            certification, performance = await self.run_probe(lane, tell)
+            certification, performance = await self.run_probe(lane, tell, count)
         except SynapseError as error:
             _log.warning("probe of model %r failed and changes nothing: %s: %s", name, error.code, error.message)
             error.details = {**(error.details or {}), "model_id": name}
