@@ -1,7 +1,9 @@
 """Whole models as programs that take nothing but ids and a mask: what a package of a set holds.
 
-The tables of tokens are inside, and what the other programs are given by the worker is made from the mask. Look-ups and
-integers are left to the processor for it: that is the price of a package anybody can load.
+The tables of tokens are inside, and what the other programs are given by the worker is made from the mask. The look-ups
+and the mask's change to numbers are left to the processor for it: that is the price of a package anybody can load, and
+the larger a part of it, the smaller the model. So nothing else is: what comes out is in half precision, as it was
+computed, and vectors are scaled to length one by whoever asks for that.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from synapse_host.ops.tensor_ops import Batch
 from synapse_host.ops.weight_source import WeightSource
 from synapse_host.owned_engine.family_table import Family, FamilyConfig
 
+#: Up to where half precision tells whole numbers apart.
+_EXACT_COUNT = 2048
+
 
 @dataclass(frozen=True, slots=True)
 class WholeModel:
-    """A model and the way its rows leave it; ``config`` is the parsed config.json.
+    """A model and what its rows leave it by; ``config`` is the parsed config.json.
 
     ``kinds`` says that the texts of a pair are told apart, for rerankers of families that can.
     """
@@ -32,16 +37,21 @@ class WholeModel:
     config: Mapping[str, Any]
     task: Task
     pooling: Pooling = "mean"
-    normalize: bool = True
     kinds: bool = False
 
 
 class ClosedOps(ProgramOps):
-    """The operations with look-ups in the program: ``ids`` of a batch is an input [1, S] of whole numbers."""
+    """The operations with look-ups in the program: ``ids`` of a batch is an input [1, S] of whole numbers from 0 on.
+
+    What leaves it is in half precision.
+    """
 
     def embedding(self, ids: Var, table: StoredWeight) -> Var:
         rows = mb.gather(x=mb.const(val=half(table.values, table.name)), indices=ids, axis=0)
         return mb.expand_dims(x=mb.transpose(x=rows, perm=[0, 2, 1]), axes=[2])
+
+    def _leaving(self, x: Var) -> Var:
+        return x
 
 
 def checked(model: WholeModel, longest: int) -> tuple[FamilyConfig, Callable[..., Any]]:
@@ -52,7 +62,7 @@ def checked(model: WholeModel, longest: int) -> tuple[FamilyConfig, Callable[...
 
     """
     family = model.family
-    config = family.config(model.config, pooling=model.pooling, normalize=model.normalize)
+    config = family.config(model.config, pooling=model.pooling, normalize=False)
     if longest > config.positions:
         raise ValueError(f"rows of {longest} positions pass the {config.positions} of the model; ask for shorter ones")
     head = family.head if model.task == "embed" else family.score
@@ -89,8 +99,8 @@ def record_whole(model: WholeModel, weights: WeightSource, length: int) -> Recor
 def _counts(mask: Var) -> RowCounts:
     """What a row's mask [1, S] says, in the form of the other programs' inputs; tokens stand before padding."""
     length = mask.shape[1]
-    wide = mb.reshape(x=mb.cast(x=mask, dtype="fp32"), shape=[1, 1, 1, length])
-    # Counts pass 2,048, up to where half precision tells whole numbers apart.
+    counted = mb.cast(x=mask, dtype="fp16" if length <= _EXACT_COUNT else "fp32")
+    wide = mb.reshape(x=counted, shape=[1, 1, 1, length])
     share = mb.real_div(x=wide, y=mb.reduce_sum(x=wide, axes=[3], keep_dims=True))
     visible = mb.cast(x=wide, dtype="fp16")
     after = mb.slice_by_index(x=visible, begin=[0, 0, 0, 1], end=[1, 1, 1, length])

@@ -89,7 +89,6 @@ def make_set_of(
     *,
     task: Task = "embed",
     pooling: Pooling = "mean",
-    normalize: bool = True,
     kinds: bool = False,
 ) -> list[MadePackage]:
     """``make_set`` of the checkpoint in ``directory``, in one file of weights or in several with their index.
@@ -105,7 +104,7 @@ def make_set_of(
     if family is None:
         known = ", ".join(sorted(FAMILY_OF_MODEL_TYPE))
         raise ValueError(f"{directory}: model_type {config.get('model_type')!r} is of no family; known: {known}")
-    model = WholeModel(family_named(family), config, task, pooling, normalize, kinds)
+    model = WholeModel(family_named(family), config, task, pooling, kinds)
     weights = _weights_in(directory)
     try:
         return make_set(model, weights, lengths, output, runtime)
@@ -152,7 +151,6 @@ def _made_as_asked(options: argparse.Namespace) -> list[MadePackage]:
         Device("interpreter" if options.interpreted else "neural-engine").runtime(),
         task=options.task,
         pooling=options.pooling,
-        normalize=not options.raw,
         kinds=options.kinds,
     )
 
@@ -164,7 +162,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lengths", type=_lengths, default=(128, 256, 512), help="padded lengths, joined by commas")
     parser.add_argument("--task", choices=("embed", "rerank"), default="embed")
     parser.add_argument("--pooling", choices=("mean", "cls", "last"), default="mean")
-    parser.add_argument("--raw", action="store_true", help="do not scale vectors to length one")
     parser.add_argument("--kinds", action="store_true", help="tell the two texts of a pair apart (BERT rerankers)")
     parser.add_argument(
         "--interpreted", action="store_true", help="for the interpreter: no Mac needed, none can load it"

@@ -167,6 +167,8 @@ class PackageModel:
                     f"a row of {len(row)} tokens does not fit packages of 1 to {packages[-1].length}; split the text"
                 )
                 raise row_refused(name, problem)
+            if row.min() < 0:
+                raise row_refused(name, f"token id {row.min()} is below 0, and a look-up has none there; send others")
             chosen.append(by_package[id(package)])
         return chosen
 

@@ -160,14 +160,17 @@ class ProgramOps:
 
     def logits(self, x: Var, w: StoredWeight, rows: Sequence[int] | None = None) -> Var:
         chosen = w.values if rows is None else w.values[list(rows)]
-        y = mb.conv(x=x, weight=constant(chosen[:, :, None, None], w.name))
-        return mb.cast(x=y, dtype="fp32")
+        return self._leaving(mb.conv(x=x, weight=constant(chosen[:, :, None, None], w.name)))
 
     def argmax(self, logits: Var) -> Var:
         raise ValueError("this engine embeds and reranks; it picks no tokens")
 
     def result(self, x: Var) -> Var:
-        return mb.cast(x=mb.reshape(x=x, shape=[1, x.shape[1]]), dtype="fp32")
+        return self._leaving(mb.reshape(x=x, shape=[1, x.shape[1]]))
+
+    def _leaving(self, x: Var) -> Var:
+        """What leaves the program, in the type it leaves in."""
+        return mb.cast(x=x, dtype="fp32")
 
     # --- pieces ----------------------------------------------------------------------------------------------
 

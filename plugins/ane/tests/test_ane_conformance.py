@@ -47,6 +47,6 @@ class TestAneCoreML(InterpretedSuite):
         folder = tmp_path_factory.mktemp("set")
         (folder / "made-of").mkdir()
         write_model(folder / "made-of", TINY)
-        made = make_set_of(folder / "made-of", folder, (32, 128, 512), InterpretedRuntime(), normalize=False)
+        made = make_set_of(folder / "made-of", folder, (32, 128, 512), InterpretedRuntime())
         assert {each.path.parent for each in made} == {folder}
         cls.model = Path(folder)

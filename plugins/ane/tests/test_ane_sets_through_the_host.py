@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "darwin", reason="a Mac serves on the device this is to refuse"),
 ]
 
-TINY = TinyBert(seed=5, hidden=32, layers=4, heads=4, intermediate=64, vocab=120, positions=128)
+TINY = TinyBert(seed=5, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=128)
 TEXTS = ["the tide comes in", "a", "boats float on the tide " * 3]
 #: The checkpoint is what a probe compares the packages with.
 FILES = {"model": "tokens-32.mlmodelc.zip", "extra": ["tokens-64.mlmodelc.zip", "model.safetensors"]}
@@ -71,7 +71,7 @@ def test_a_package_of_another_model_is_refused_by_name(host: RunningHost, models
         shutil.copy(models / name, tmp_path / name)
     (tmp_path / "other").mkdir()
     write_model(
-        tmp_path / "other", TinyBert(seed=6, hidden=32, layers=4, heads=4, intermediate=64, vocab=120, positions=128)
+        tmp_path / "other", TinyBert(seed=6, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=128)
     )
     (made,) = make_set_of(tmp_path / "other", tmp_path, (64,), InterpretedRuntime())
     files = {"model": "tokens-32.mlmodelc.zip", "extra": [made.path.name]}
