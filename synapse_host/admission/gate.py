@@ -170,7 +170,13 @@ def _time_refusal(refused: Refused, budget: Budget) -> SynapseError:
             f"the request would start in {refused.predicted:.0f} ms, past its max_queue_ms of {budget.max_queue_ms}; "
             "raise max_queue_ms or send it when the queue is shorter"
         )
+    left = _shown(max(0.0, refused.limit))
     return DeadlineExceeded(
-        f"the request would finish in {refused.predicted:.0f} ms, past its deadline_ms of {budget.deadline_ms}; "
-        "raise deadline_ms"
+        f"the request would finish in {_shown(refused.predicted)} ms, and {left} ms are left of its deadline_ms of "
+        f"{budget.deadline_ms}; raise deadline_ms"
     )
+
+
+def _shown(milliseconds: float) -> str:
+    """To a tenth where that tells two apart."""
+    return f"{milliseconds:.{0 if milliseconds >= 10 else 1}f}"

@@ -52,7 +52,7 @@ def pause(
 ) -> None:
     """Let the models of the Neural Engine leave it for a while."""
     if not 0 < minutes <= MOST_MINUTES:
-        fail(Exit.USAGE, f"--minutes {minutes:g} is not above 0 and at most {MOST_MINUTES}; give one that is")
+        fail(Exit.USAGE, f"--minutes {minutes} is not above 0 and at most {MOST_MINUTES}; give one that is")
     if not reason.strip():
         fail(Exit.USAGE, "--reason is blank; whoever is refused meanwhile reads it, so say one")
     params = {"scope": "neural_engine", "duration_ms": max(1, round(minutes * MINUTE_MS)), "reason": reason}

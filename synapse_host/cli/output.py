@@ -112,6 +112,8 @@ def _explained(refusal: SynapseError) -> str:
         shown = _as_json(operation_as_command(value))
         if value is not None and shown.strip('"') not in message:
             lines.append(f"  {name}: {shown if len(shown) <= _DETAIL_CHARS else '…' + shown[-_DETAIL_CHARS:]}")
+    if isinstance(refusal.__cause__, SynapseError):
+        lines.append(f"before that, {_explained(refusal.__cause__)}")
     return "\n".join(lines)
 
 

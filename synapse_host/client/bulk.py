@@ -10,7 +10,7 @@ from synapse_host.client.batching import Batch, is_too_large
 from synapse_host.client.exchange import Received
 from synapse_host.client.params import batch_params
 from synapse_host.client.replies import EmbedReply, read_embed_reply
-from synapse_host.client.transport import Transport, may_retry
+from synapse_host.client.transport import Transport, may_retry, unlike
 from synapse_host.errors import InvalidRequest, SynapseError
 
 #: How long a batch of many may take, and wait, where the caller does not say: whoever embeds many texts is patient.
@@ -39,6 +39,7 @@ class BulkRequests:
         self._constraints = {"deadline_ms": deadline_ms, "max_queue_ms": deadline_ms, **constraints}
         self._planned = deque((batch, retries) for batch in batches)
         self._sent: dict[int, tuple[Batch, int]] = {}
+        self._before: SynapseError | None = None
 
     async def run(self, concurrency: int, on_progress: OnProgress | None) -> list[tuple[Sequence[int], EmbedReply]]:
         """Each reply with the places of its rows in the whole."""
@@ -84,10 +85,11 @@ class BulkRequests:
         if isinstance(refusal, InvalidRequest) and is_too_large(refusal) and len(batch.places) > 1:
             self._planned.extendleft((half, retries) for half in reversed(batch.halves()))
         elif retries > 0 and may_retry(refusal):
+            self._before = refusal
             await self._transport.pause((refusal.retry_after_ms or 0) / 1000)
             self._planned.appendleft((batch, retries - 1))
         else:
-            raise refusal
+            raise refusal from unlike(self._before, refusal)
 
     def _items(self, batch: Batch) -> tuple[list[str], list[str]]:
         return [str(place) for place in batch.places], [self._texts[place] for place in batch.places]

@@ -19,7 +19,7 @@ from synapse_host.client.job_parts import JobPart, job_parts
 from synapse_host.client.params import batch_params, given, with_model
 from synapse_host.client.replies import EmbedReply, merge_replies, payload_with_vectors, read_embed_reply
 from synapse_host.client.rerank_reply import RerankReply, read_rerank_reply
-from synapse_host.client.transport import Transport, may_retry
+from synapse_host.client.transport import Transport, may_retry, unlike
 from synapse_host.errors import SynapseError
 
 Status = dict[str, Any]
@@ -323,13 +323,15 @@ class Calls:
             delay = min(delay * _POLL_GROWTH, _LONGEST_POLL_S)
 
     async def _ask(self, method: str, params: Mapping[str, Any], flow_id: str | None, retries: int) -> Received:
+        before: SynapseError | None = None
         while True:
             number = await self._transport.submit(method, params, flow_id)
             try:
                 return await self._transport.result(number)
             except SynapseError as refusal:
                 if retries <= 0 or not may_retry(refusal):
-                    raise
+                    raise refusal from unlike(before, refusal)
+                before = refusal
                 await self._transport.pause((refusal.retry_after_ms or 0) / 1000)
             retries -= 1
 

@@ -39,6 +39,11 @@ def may_retry(refusal: SynapseError) -> bool:
     return refusal.error_class == "transient" and refusal.safe_to_retry
 
 
+def unlike(before: SynapseError | None, refusal: SynapseError) -> SynapseError | None:
+    """What the try before ended with, where that says more than the last refusal: the cause of it, as a rule."""
+    return before if before is not None and before.code != refusal.code else None
+
+
 def read_size(wanted: int) -> int:
     """How many bytes to read at once when ``wanted`` more complete what is arriving."""
     return min(max(wanted, _READ_BYTES), _LARGE_READ_BYTES)

@@ -10,7 +10,12 @@ from typing import Protocol
 
 
 class HardwareLock(Protocol):
-    """What a pause and a worker need of the lock. No call waits."""
+    """What a pause and a worker need of the lock. No call waits; ``path`` is where its holder can be looked for."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
 
     def acquire(self) -> bool:
         """Take it; False while another process has it. Taking what one has is harmless."""

@@ -60,7 +60,8 @@ class Holders:
             entry = self._model.catalog_id
             named = {"model_id": name} if entry is None else {"catalog_id": entry}
             raise ModelInUse(
-                f"model {name!r} is held by {len(held)} request(s) or job(s); wait for them, then unload",
+                f"model {name!r} is held by {len(held)} request(s) or job(s); wait for them, or end a job with "
+                "job.cancel, then unload",
                 details={**named, "holders": held},
             )
 

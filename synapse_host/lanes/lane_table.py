@@ -35,7 +35,7 @@ class LaneTable:
         if lane is None:
             known = ", ".join(sorted(self._lanes)) or "none"
             raise UnknownModel(
-                f"no model {model_id!r}; registered models: {known}. Load it with model.load",
+                f"no model {model_id!r}; loaded were {known}. Use one of them, or load it with model.load",
                 details={"model_id": model_id},
             )
         return lane

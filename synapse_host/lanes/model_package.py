@@ -170,9 +170,12 @@ def _gguf_name(root: Path, request: LoadRequest) -> str:
     except OSError:
         names = []
     if len(names) != 1:
-        where = "is a file and no directory" if root.is_file() else f"holds {len(names)} GGUF files and one is loaded"
+        where = "is a file and no directory" if root.is_file() else f"holds {len(names) or 'no'} GGUF files"
+        remedy = "give the directory as path and name the file in files.model"
+        if not names and root.is_dir():
+            remedy = "put the model's file, which ends in .gguf, there"
         raise InvalidRequest(
-            f"{request.directory!r} {where}; give the directory as path and name the file in files.model",
+            f"{request.directory!r} {where} and one is loaded; {remedy}",
             details={"path": request.directory, "files": names[:20]},
         )
     return names[0]

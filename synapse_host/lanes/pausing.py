@@ -162,6 +162,11 @@ class PauseControl:
             _log.info("neural engine: running again")
 
     def _take_lock(self) -> None:
+        # Nothing here needs the hardware; whatever comes to need it takes the lock before its worker is started.
+        if not self.lanes:
+            self.state.lock_taken()
+            _log.info("neural engine: running again, and no model here needs it")
+            return
         try:
             taken = self._lock.acquire()
         except OSError as error:
@@ -170,7 +175,10 @@ class PauseControl:
             return
         if not taken:
             self.state.lock_refused()
-            _log.warning("neural engine: another process still holds its lock; lanes stay paused")
+            _log.warning(
+                "neural engine: another process still holds its lock, %s; lanes stay paused until it gives it back",
+                self._lock.path,
+            )
             return
         self.state.lock_taken()
         _log.info("neural engine: running again")

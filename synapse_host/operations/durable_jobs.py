@@ -94,7 +94,7 @@ class JobService:
 
     async def result(self, params: EmbedResultParams, context: RequestContext) -> Reply:
         """Committed rows of a job, running or not, from a cursor on."""
-        cursor = PageCursor.read(params.cursor)
+        cursor = PageCursor.read(params.cursor, params.job_id)
         most = min(params.max_page_bytes or self.page_bytes, max(1, self.max_frame // _PAGE_SHARE))
         return self._page(await self.ledger.excerpt(params.job_id, cursor, most))
 
@@ -165,7 +165,7 @@ class JobService:
             "truncation_disclosures": rows.truncation_disclosures,
         }
         if excerpt.next_cursor is not None:
-            payload["next_cursor"] = str(excerpt.next_cursor)
+            payload["next_cursor"] = excerpt.next_cursor.to_wire(job.job_id)
         return Reply(payload, RawVectors(len(rows.vectors), rows.dims, rows.data) if rows.vectors else None)
 
 
@@ -178,6 +178,5 @@ def job_key(request_key: str | None, refusal: Mapping[str, int], what: str) -> s
             f"the batch holds {number} {what} and an inline batch takes at most {limit}; give it a request_key to run "
             "it as a job, or send smaller batches",
             details=dict(refusal),
-            channel=True,
         )
     return key

@@ -20,6 +20,11 @@ SCOPE = "neural_engine"
 MOST_MS = 7_200_000
 #: Characters of a reason, as many as a name may have: every refusal of the pause repeats it.
 MOST_REASON_CHARS = 256
+#: What helps who wants another pause, by whether the one there is ends later.
+_REMEDIES = {
+    True: "resume it first, or wait for its end",
+    False: "it is over and waits for another process to give the hardware's lock back",
+}
 
 
 class LanesPauseParams(Params):
@@ -60,7 +65,7 @@ class LanePausingService:
             pause = self.control.state.pause
             assert pause is not None
             raise InvalidRequest(
-                f"a pause is active already ({pause.reason}); resume it first, or wait for its end",
+                f"a pause is active already ({pause.reason}); {_REMEDIES[self.control.state.ends_later]}",
                 details={"paused_until_ms": pause.until_ms, "phase": str(self.control.state.phase)},
             )
         return self._answer()

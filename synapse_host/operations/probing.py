@@ -207,12 +207,14 @@ def _refuse_uncertifiable(lanes: list[Lane]) -> None:
 
 def _outcome(lane: Lane, certification: Certification | None, performance: Performance | None) -> dict[str, Any]:
     certified = certification is not None and certification.status == "certified"
+    required = lane.model.certifiable
+    blocked = "probe_required" if certification is None else certification.reason
     return {
         "model_id": lane.model.model_id,
         "fingerprint": lane.model.fingerprint,
         "certified": certified,
-        "certification_status": "certified" if certified else "uncertified",
-        "blocking_reason": "probe_required" if certification is None else certification.reason,
+        "certification_status": ("certified" if certified else "uncertified") if required else "not_required",
+        "blocking_reason": blocked if required else None,
         "certification": None if certification is None else asdict(certification),
         "performance": None if performance is None else asdict(performance),
     }

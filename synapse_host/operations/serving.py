@@ -39,7 +39,7 @@ class ServingDesk:
         """What ``work`` makes of so many characters; raises ``DeadlineExceeded`` when the time is up first."""
         if characters <= INLINE_TOKENIZING_CHARS:
             return work()
-        run = partial(self.tokenising.run, work, hold)
+        run = partial(self.tokenising.run, work, hold, characters)
         return await self.in_time(
             lane, budget, run, done="had its text tokenised", remedy="raise deadline_ms or split it"
         )

@@ -50,7 +50,8 @@ class NoOpLane:
     """``computed`` are the ids of each group in turn. ``crash_on`` are ids that kill the worker, so many times each.
 
     ``hold`` set to an event makes every group wait for it; ``refusal`` is raised by ``serving`` where it is set.
-    ``plain`` vectors are all ones, for measuring.
+    ``crashes_in_a_row`` is the most there were without a computed group between. ``plain`` vectors are all ones, for
+    measuring.
     """
 
     def __init__(self, dims: int = 4, policy: BatchPolicy | None = None, *, plain: bool = False) -> None:
@@ -60,6 +61,7 @@ class NoOpLane:
         self.encoder = CountingEncoder()
         self.computed: list[list[str]] = []
         self.crash_on: dict[str, int] = {}
+        self.crashes_in_a_row = self._crashes = 0
         self.hold: anyio.Event | None = None
         self.entered = anyio.Event()
         self.refusal: SynapseError | None = None
@@ -97,7 +99,10 @@ class NoOpLane:
         for item_id in item_ids:
             if self.crash_on.get(item_id, 0) > 0:
                 self.crash_on[item_id] -= 1
+                self._crashes += 1
+                self.crashes_in_a_row = max(self.crashes_in_a_row, self._crashes)
                 raise EngineCrashed(f"the worker died on {len(item_ids)} rows", details={"reason": "exited"})
+        self._crashes = 0
         if self._plain:
             return self.dims, _ones(len(rows) * self.dims)
         self.computed.append(list(item_ids))

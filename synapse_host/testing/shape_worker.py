@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -189,6 +190,9 @@ class HeldShapeWorker:
         return crash_error(fault, worker_id="held", returncode=None, output_tail="")
 
 
+LOCK_PATH = Path("neural-engine.lock")
+
+
 @dataclass
 class HeldLock:
     """The lock of the hardware, with what happens to it as the test says."""
@@ -196,6 +200,7 @@ class HeldLock:
     held: bool = False
     taken_by_others: bool = False
     descriptor: int | None = None
+    path: Path = LOCK_PATH
     holders: list[Callable[[], bool]] = field(default_factory=list)
 
     def acquire(self) -> bool:

@@ -167,14 +167,15 @@ REQUESTS = {
         batch(items=["a", {"id": "0", "text": "b"}]), refusal(*INVALID, "'0'", details="item_id"),
     ),
     "too many items and no key": (
-        batch(texts=["a"] * 65), refusal(*BAD, "65", "64", "request_key", details="items max_items"),
+        batch(texts=["a"] * 65), refusal(*INVALID, "65", "64", "request_key", details="items max_items"),
     ),
     "too many tokens and a blank key": (
         batch(texts=["a e i o u " * 40] * 64, request_key=" "),
-        refusal(*BAD, "4096", "4000", "request_key", details="tokens max_tokens"),
+        refusal(*INVALID, "4096", "4000", "request_key", details="tokens max_tokens"),
     ),
     "cursor of nobody": (
-        call("embed.result", job_id="j", cursor="last"), refusal(*INVALID, "'last'", "next_cursor", details="cursor"),
+        call("embed.result", job_id="j", cursor="last"),
+        refusal(*INVALID, "'last'", "next_cursor", details="job_id cursor"),
     ),
     "result of an unknown job": (call("embed.result", job_id="j"), refusal(*INVALID, "'j'", details="job_id")),
     "resuming an unknown job": (call("job.resume", job_id="j"), refusal(*INVALID, "'j'", details="job_id")),

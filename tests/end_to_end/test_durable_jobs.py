@@ -135,12 +135,19 @@ def test_a_job_that_is_wanted_no_more_is_ended(tmp_path: Path, certified: Callab
         }
 
 
-def test_a_cursor_behind_the_end_is_refused(job_client: Client) -> None:
-    job_id = submit(job_client, "cursor")["job_id"]
-    ended(job_client, job_id)
-    for cursor, said in (("999.0", "behind the 1 pages"), ("0.999999", "behind the 150 rows of page 0")):
-        with pytest.raises(InvalidRequest, match=said):
+def test_a_cursor_that_is_not_of_the_job_is_refused(job_client: Client) -> None:
+    jobs = [submit(job_client, key)["job_id"] for key in ("cursor", "other cursor")]
+    for job_id in jobs:
+        ended(job_client, job_id)
+    page = job_client.call("embed.result", {"job_id": jobs[0], "max_page_bytes": 9000})
+    given = page["next_cursor"]
+    rest = job_client.call("embed.result", {"job_id": jobs[0], "cursor": given})
+    assert len(page["vectors"]) + len(rest["vectors"]) == 150
+    place, _, mark = given.rpartition(".")
+    for job_id, cursor in ((jobs[1], given), *((jobs[0], it) for it in ("0.3", place, f"0.3.{mark}", f"0{given}"))):
+        with pytest.raises(InvalidRequest, match="none this host gave for job") as refusal:
             job_client.call("embed.result", {"job_id": job_id, "cursor": cursor})
+        assert refusal.value.details == {"job_id": job_id, "cursor": cursor}
 
 
 @pytest.mark.anyio

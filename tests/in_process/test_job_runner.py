@@ -26,6 +26,8 @@ from synapse_host.testing.job_bench import JobBench, job_bench, numbered, submis
 from synapse_host.testing.no_op_lane import NoOpLane, named_vector
 
 pytestmark = pytest.mark.anyio
+#: What is embedded to see whether the engine works.
+HARMLESS = "a text of the host's own"
 #: A page for about every second group.
 SMALL_PAGES = PageLimits(bytes=4000, seconds=3600)
 
@@ -117,8 +119,9 @@ async def test_a_crash_costs_its_group_a_second_try_and_nothing_else(path: Path)
         assert (await bench.ended(job.job_id)).state == "done"
         assert await bench.vectors(job.job_id) == expected("k", range(60))
     flat = [item for group in lane.computed for item in group]
-    assert sorted(flat) == sorted(expected("k", range(60)))
-    assert [len(group) for group in lane.computed[-8:]] == [1] * 8
+    assert sorted(flat) == sorted([*expected("k", range(60)), HARMLESS])
+    assert [len(group) for group in lane.computed[-9:]] == [1] * 9
+    assert lane.computed[-9] == [HARMLESS]
     assert ["k-3"] in lane.computed
 
 
@@ -141,6 +144,30 @@ async def test_an_item_that_kills_the_engine_is_named_and_the_others_are_kept(pa
         assert (await bench.ended(again.job_id)).state == "done"
         assert sum(map(len, lane.computed)) == 60 - failed.items_done
         assert await bench.vectors(again.job_id) == expected("k", range(60))
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 60])
+async def test_an_item_that_kills_the_engine_never_does_so_twice_in_a_row(path: Path, count: int) -> None:
+    """Two crashes in a row would quarantine the model for everybody; the longest text is computed last."""
+    lane = NoOpLane()
+    lane.crash_on = {"bad": 99}
+    async with job_bench(path, lane) as bench:
+        good = numbered("k", count - 1)
+        for _ in range(2):
+            asked = submission_of("k", [*good.item_ids, "bad"], [*good.texts, "word " * 20])
+            failed = await bench.ended((await bench.submit(asked)).job.job_id)
+            assert (error_of(failed)["details"]["item_id"], failed.items_done) == ("bad", count - 1)
+    assert lane.crash_on == {"bad": 95}
+    assert lane.crashes_in_a_row == 1
+    assert lane.computed[-1] == [HARMLESS]
+
+
+async def test_an_engine_that_works_no_more_is_blamed_on_no_item(path: Path) -> None:
+    lane = NoOpLane()
+    lane.crash_on = {"k-0": 1, HARMLESS: 1}
+    async with job_bench(path, lane) as bench:
+        failed = await bench.ended((await bench.submit(numbered("k", 1))).job.job_id)
+        assert (failed.state, error_of(failed)["details"]) == ("failed_transient", {"reason": "exited"})
 
 
 async def test_an_engine_that_crashes_again_and_again_ends_the_job(path: Path) -> None:

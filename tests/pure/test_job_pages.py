@@ -73,13 +73,18 @@ def test_readers_of_any_room_get_every_row_once_and_whole(sizes: list[int], room
 @pytest.mark.parametrize("text", ["", "1", "1.", ".1", "-1.0", "1.2.3", "a.b", "1.2 ", "1" * 20 + ".0", "\uff11.0"])
 def test_a_cursor_nobody_gave_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(InvalidRequest, match="cursor") as refusal:
-        PageCursor.read(text)
-    assert refusal.value.details == {"cursor": text[:80]}
+        PageCursor.read(text, "embed-1-1")
+    assert refusal.value.details == {"job_id": "embed-1-1", "cursor": text[:80]}
 
 
 def test_a_cursor_reads_back() -> None:
-    assert PageCursor.read(str(PageCursor(3, 17))) == PageCursor(3, 17)
-    assert PageCursor.read(None) == PageCursor(0, 0)
+    given = PageCursor(3, 17).to_wire("embed-1-1")
+    assert PageCursor.read(given, "embed-1-1") == PageCursor(3, 17)
+    assert PageCursor.read(None, "embed-1-1") == PageCursor(0, 0)
+    mark = given.rpartition(".")[2]
+    for text, job_id in ((given, "embed-1-2"), (f"3.16.{mark}", "embed-1-1"), (f"03.17.{mark}", "embed-1-1")):
+        with pytest.raises(InvalidRequest, match="none this host gave"):
+            PageCursor.read(text, job_id)
 
 
 @given(st.lists(st.text(max_size=30), max_size=60), st.data())
