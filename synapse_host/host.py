@@ -301,6 +301,7 @@ class Host:
             refuse_load=self.pauses.refuse,
             loaded=self._health.wake,
             shapes_of=self.workers.shapes_of,
+            compiling=self.workers.compiling,
             packages=self._packages.of if on_neural_engine(model) else None,
         )
 

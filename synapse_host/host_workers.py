@@ -74,6 +74,11 @@ class HostWorkers:
 
         return shapes_of(worker, model_ref)
 
+    def compiling(self, model: RegisteredModel, since: float) -> int | None:
+        """The shape whose compilation held the worker ``model`` is loaded by since a second; None where none did."""
+        engine = self._neural_engines.get(model.engine.engine)
+        return None if engine is None else engine.shapes.compiled_since(since)
+
     def residency(self) -> dict[str, Any] | None:
         """What the worker holds whose shapes are compiled one by one; None before there was one."""
         direct = self._neural_engines.get(DIRECT_ENGINE)

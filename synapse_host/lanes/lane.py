@@ -6,16 +6,16 @@ computes is said by ``model.fingerprint``; nothing here may change that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
 from itertools import count
-
-import anyio
 
 from synapse_host.admission.estimates import Costs
 from synapse_host.admission.gate import Budget
 from synapse_host.admission.work_class import WorkClass
-from synapse_host.errors import DeadlineExceeded, EngineCrashed, ModelLoading, SynapseError
+from synapse_host.errors import EngineCrashed, ModelLoading, SynapseError
 from synapse_host.lanes.batching import group_rows, padded_length
 from synapse_host.lanes.group_messages import token_bytes
 from synapse_host.lanes.group_run import GroupPlan, GroupRun
@@ -24,6 +24,7 @@ from synapse_host.lanes.lane_health import LaneHealth
 from synapse_host.lanes.lane_holders import Holders
 from synapse_host.lanes.lane_pace import LanePace
 from synapse_host.lanes.lane_state import LaneState
+from synapse_host.lanes.load_wait import LoadWait
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
 from synapse_host.lanes.strikes import Strikes
@@ -56,6 +57,7 @@ class Lane:
         self.pace = LanePace()
         self._residency = Residency(model, runtime)
         self._clock = runtime.clock
+        self._compiling = runtime.compiling
         self._holders = Holders(model, self._freed)
         self._upkeep = Upkeep(self._residency, runtime, held=lambda: bool(self._holders))
         self._numbers = count(1)
@@ -147,35 +149,22 @@ class Lane:
         """Load if needed and wait for it, at most until the deadline or five seconds.
 
         Raises:
-            ModelLoading: five seconds passed and the deadline has not.
-            DeadlineExceeded: the deadline came first.
-            SynapseError: what the load failed with.
+            SynapseError: what ``LoadWait.over`` raises, or what the load failed with.
 
         """
         if self.state is LaneState.READY:
             return
-        remaining = budget.remaining_ms(self._clock())
         loading = self._residency.start_loading()
         # The caller found a ready lane that we took away: it waits for the next worker as it would for a busy one.
-        wait_ms = remaining if self._residency.recycling else min(remaining, LOAD_WAIT_MS)
-        with anyio.move_on_after(wait_ms / 1000):
-            await loading.finished.wait()
-        if not loading.finished.is_set():
-            raise self._still_loading(budget, remaining, wait_ms)
+        cap_ms = math.inf if self._residency.recycling else LOAD_WAIT_MS
+        wait = LoadWait(self.model.model_id, budget, cap_ms, self._clock, partial(self._compiling, self.model))
+        await wait.over(loading.finished)
         loading.raise_error()
 
     async def load(self) -> None:
         """Load and wait to the end; raises what the load failed with."""
         if self.state is not LaneState.READY:
             await self._residency.start_loading().outcome()
-
-    def _still_loading(self, budget: Budget, remaining: float, wait_ms: float) -> SynapseError:
-        name = self.model.model_id
-        if remaining <= wait_ms:
-            return DeadlineExceeded(
-                f"model {name!r} was still loading when deadline_ms of {budget.deadline_ms} passed; raise deadline_ms"
-            )
-        return ModelLoading(f"model {name!r} is still loading after {LOAD_WAIT_MS} ms; retry shortly")
 
     # --- serving -----------------------------------------------------------------------------------------------
 

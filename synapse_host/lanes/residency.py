@@ -61,6 +61,8 @@ class LaneRuntime:
     load_error: Callable[[WorkerRefusal, RegisteredModel], Awaitable[SynapseError]] = load_error
     #: The shapes of a model that a worker has loaded, where they are compiled one by one.
     shapes_of: Callable[[Worker, str], ModelShapes | None] = lambda worker, model_ref: None
+    #: The shape whose compilation held the worker a model is loaded by since a second of ``clock``; None for none.
+    compiling: Callable[[RegisteredModel, float], int | None] = lambda model, since: None
     #: The folder a worker may keep compiled packages of a model in; None where it has none.
     packages: Callable[[Worker, RegisteredModel], Awaitable[str | None]] | None = None
 

@@ -150,6 +150,10 @@ class ShapeKeeper:
             return shape
         return self.history.blocking(shape, since)
 
+    def compiled_since(self, since: float) -> int | None:
+        """The shape whose compilation held the worker at some point since ``since``; None where none did."""
+        return self.history.blocking(0, since)
+
     async def emptied(self) -> None:
         """Wait until no worker holds anything: the last one's process is known to be gone."""
         while self._worker is not None:

@@ -152,6 +152,7 @@ class ShapeResidency:
         shape = self._leases.pop(ticket, None)
         if shape is not None:
             self._held[shape].leases -= 1
+            self._held[shape].used = self._tick()
         return self._next()
 
     def compiled(self) -> list[Action]:

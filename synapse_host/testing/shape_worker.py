@@ -300,6 +300,7 @@ async def shape_bench(limits: Limits | None = None, layers: dict[str, int] | Non
             lambda: bench.now,
             refuse_load=control.refuse,
             shapes_of=shapes_of,
+            compiling=lambda model, since: engine.shapes.compiled_since(since),
         )
         for name, number in (layers or LAYERS).items():
             bench.lanes[name] = Lane(shaped_model(name, number), runtime)

@@ -59,6 +59,15 @@ def test_the_least_recently_used_goes_and_the_smallest_rung_last() -> None:
     assert shapes.want(12, Shape(GTE, 4096)) == [Evict(Shape(GTE, 1024))]
 
 
+def test_what_was_leased_until_now_was_used_last() -> None:
+    shapes = residency()
+    for ticket, length in enumerate(LADDER[:4]):
+        admit(shapes, ticket, Shape(GTE, length))
+    for ticket in (0, 3, 2, 1):
+        shapes.release(ticket)
+    assert shapes.want(9, Shape(GTE, 2048)) == [Evict(Shape(GTE, 1024))]
+
+
 def test_the_smallest_rung_goes_where_nothing_else_can() -> None:
     shapes = residency(executables=30)
     admit(shapes, 1, Shape(GTE, 128))
