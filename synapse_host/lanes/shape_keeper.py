@@ -253,10 +253,30 @@ class ShapeKeeper:
         try:
             message = AdmitShape(f"admit-{next(self._numbers)}", shape.model, shape.length)
             reply, _ = await self._require_worker().request(message)
+        except WorkerRefusal:
+            await self._require_absent(shape)
+            raise
         finally:
             self.history.ended(self._clock())
         assert isinstance(reply, Admitted)
         return reply.inventory
+
+    async def _require_absent(self, shape: Shape) -> None:
+        """See a shape gone whose admission was refused: what it takes is given back for nothing less.
+
+        Raises:
+            EngineCrashed: nobody knows whether it is, so that the worker was ended.
+
+        """
+        worker, name = self._require_worker(), self._models[shape.model].model_id
+        try:
+            await worker.request(EvictShape(f"evict-{next(self._numbers)}", shape.model, shape.length))
+        except WorkerRefusal as refusal:
+            if refusal.code == "shape_not_admitted":
+                return
+            _log.error("model %r: shape %d may be left, restarting: %s", name, shape.length, refusal.message)
+            await worker.stop()
+            raise EngineCrashed(_GONE) from refusal
 
     async def _evict(self, shape: Shape) -> None:
         worker, name = self._require_worker(), self._models[shape.model].model_id

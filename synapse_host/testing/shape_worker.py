@@ -155,8 +155,11 @@ class HeldShapeWorker:
         self.closed.set()
 
     def _answer_easy(self) -> None:
-        if isinstance(self.in_hand, Load | Unload):
+        asked = self.in_hand
+        if isinstance(asked, Load | Unload):
             self.answer()
+        elif isinstance(asked, EvictShape) and asked.shape not in self.shapes[asked.model_ref]:
+            self.refuse("shape_not_admitted")
 
     def _reply(self, exchange: Exchange) -> tuple[Message, bytes | None]:
         message: Any = exchange.message

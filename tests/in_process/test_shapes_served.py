@@ -126,6 +126,40 @@ async def test_a_shape_that_does_not_compile_fails_its_waits_and_takes_nothing()
         calls[2].task.cancel()
 
 
+async def test_a_refused_shape_takes_its_room_until_the_worker_says_that_it_is_not_there() -> None:
+    async with shape_bench() as bench:
+        call = Call(bench, "gte", 10)
+        await bench.settle()
+        (held,) = bench.worker.shapes.values()
+        held.add(128)
+        bench.worker.refuse("inference_failed")
+        await bench.settle()
+        assert asked(bench) == ("ANE_EVICT_SHAPE", 128)
+        assert (bench.engine.shapes.residency.spent, call.task.done()) == (22, False)
+        await stepped(bench)
+        assert (bench.engine.shapes.residency.spent, call.code()) == (0, "engine_crashed")
+        assert bench.worker.alive
+
+
+async def test_a_worker_that_keeps_a_shape_it_refused_is_ended() -> None:
+    async with shape_bench() as bench:
+        call = Call(bench, "gte", 10)
+        await bench.settle()
+        (held,) = bench.worker.shapes.values()
+        held.add(128)
+        bench.worker.refuse("inference_failed")
+        await bench.settle()
+        bench.worker.keeps_process = True
+        bench.worker.refuse("inference_failed")
+        await bench.settle()
+        assert call.code() == "engine_crashed"
+        assert bench.engine.shapes.residency.spent == 22, "the process is not known to be gone"
+        bench.worker.exited.set()
+        await bench.settle()
+        assert bench.engine.shapes.residency.spent == 0
+        assert bench.lanes["gte"].strikes.count == 0
+
+
 async def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
     async with shape_bench(Limits(executables=25)) as bench:
         call = Call(bench, "qwen", 10)
