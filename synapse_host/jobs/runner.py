@@ -23,6 +23,7 @@ from synapse_host.jobs.page_writer import PageLimits, PageWriter
 from synapse_host.jobs.spool import SpooledItems
 from synapse_host.jobs.windows import NOTHING, Rows, cut, rows_of
 from synapse_host.store.job_tables import JobRow
+from synapse_host.tokenization.freed_memory import MANY_CHARACTERS, give_back_freed_memory
 
 #: What every engine can embed, and what errors call it.
 _HARMLESS, _HARMLESS_ID = "a", "a text of the host's own"
@@ -158,7 +159,10 @@ class JobRunner:
 
 def _encoded(lane: JobLane, chunk: bytes) -> Rows:
     items = SpooledItems.read(chunk)
-    return rows_of(items, lane.encoder.encode(items.texts))
+    rows = rows_of(items, lane.encoder.encode(items.texts))
+    if sum(map(len, items.texts)) >= MANY_CHARACTERS:
+        give_back_freed_memory()
+    return rows
 
 
 async def _flushed(pages: PageWriter, fault: Exception | None) -> Exception | None:

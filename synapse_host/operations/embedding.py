@@ -24,6 +24,9 @@ from synapse_host.tokenization.text_prompts import InputType
 
 #: No tokenizer of the catalog makes more of a character, however it is normalised: a byte is a token at least.
 MOST_TOKENS_A_CHARACTER = 16
+#: Bytes, as they are charged, of several texts that are answered inline: as much as one stretch of a job. A batch is
+#: tokenised whole before its first turn, and nothing stops the thread that does it.
+MOST_INLINE_BYTES = 1024 * 1024
 #: Characters of a large batch that are tokenised at a time to be counted; their bytes are charged meanwhile.
 PORTION_CHARS = 4 * 1024 * 1024
 
@@ -91,8 +94,9 @@ class EmbeddingService:
         try:
             if len(ids) > self.limits.max_items:
                 raise _TooMuch("items", len(ids), self.limits.max_items)
-            if size > self.byte_budget and len(ids) > 1:
-                raise _TooMuch("bytes", size, self.byte_budget)
+            most = min(self.byte_budget, MOST_INLINE_BYTES)
+            if size > most and len(ids) > 1:
+                raise _TooMuch("bytes", size, most)
             return await self._embed(params, ids, texts, context, WorkClass.BULK)
         except _TooMuch as excess:
             key = job_key(params.request_key, excess.details, excess.what)

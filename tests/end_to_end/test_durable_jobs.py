@@ -236,3 +236,14 @@ def test_a_host_that_is_stopped_keeps_what_it_computed(tmp_path: Path, certified
             assert (status["state"], status["error"]["code"]) == ("failed_transient", "module_restarted")
             assert status["items_done"] >= 64
             assert len(pages(client, job_id)[0]["vectors"]) > 0
+
+
+def test_long_texts_are_a_job_before_they_are_tokenised(job_client: Client) -> None:
+    texts = ["a " * 300_000] * 2
+    with pytest.raises(InvalidRequest, match="request_key") as refusal:
+        job_client.call("embed.batch", {"model": "tiny", "texts": texts})
+    assert refusal.value.details == {"bytes": 1_200_256, "max_bytes": 1 << 20}
+    status = submit(job_client, "long", texts)
+    assert status["state"] in ("queued", "running")
+    assert ended(job_client, status["job_id"])["items_done"] == 2
+    assert job_client.embed_many("tiny", texts).vectors.shape[0] == 2, "halves pass"
