@@ -10,7 +10,7 @@ from synapse_host.client.batching import Batch, is_too_large
 from synapse_host.client.exchange import Received
 from synapse_host.client.params import batch_params
 from synapse_host.client.replies import EmbedReply, read_embed_reply
-from synapse_host.client.transport import Transport, may_retry, unlike
+from synapse_host.client.transport import Transport, may_wait, unlike
 from synapse_host.errors import InvalidRequest, SynapseError
 
 #: How long a batch of many may take, and wait, where the caller does not say: whoever embeds many texts is patient.
@@ -84,7 +84,7 @@ class BulkRequests:
     async def _answer_refusal(self, refusal: SynapseError, batch: Batch, retries: int) -> None:
         if isinstance(refusal, InvalidRequest) and is_too_large(refusal) and len(batch.places) > 1:
             self._planned.extendleft((half, retries) for half in reversed(batch.halves()))
-        elif retries > 0 and may_retry(refusal):
+        elif retries > 0 and may_wait(refusal):
             self._before = refusal
             await self._transport.pause((refusal.retry_after_ms or 0) / 1000)
             self._planned.appendleft((batch, retries - 1))

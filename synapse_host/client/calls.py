@@ -1,7 +1,7 @@
 """The client's methods, written once over a transport that either awaits or blocks.
 
 Transient refusals are raised, not retried, unless the caller passes ``retries``; then only those that are safe to send
-again are, after ``retry_after_ms``.
+again are, after ``retry_after_ms``, where that is a minute at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from synapse_host.client.job_parts import JobPart, job_parts
 from synapse_host.client.params import batch_params, given, with_model
 from synapse_host.client.replies import EmbedReply, merge_replies, payload_with_vectors, read_embed_reply
 from synapse_host.client.rerank_reply import RerankReply, read_rerank_reply
-from synapse_host.client.transport import Transport, may_retry, unlike
+from synapse_host.client.transport import Transport, may_wait, unlike
 from synapse_host.errors import SynapseError
 
 Status = dict[str, Any]
@@ -329,7 +329,7 @@ class Calls:
             try:
                 return await self._transport.result(number)
             except SynapseError as refusal:
-                if retries <= 0 or not may_retry(refusal):
+                if retries <= 0 or not may_wait(refusal):
                     raise refusal from unlike(before, refusal)
                 before = refusal
                 await self._transport.pause((refusal.retry_after_ms or 0) / 1000)

@@ -11,6 +11,8 @@ from synapse_host.errors import SynapseError
 
 #: Seconds a host may take to answer the hello.
 HELLO_DEADLINE_S = 5.0
+#: Milliseconds that a request may be put off without a word: a pause lasts for hours, a cool-down for minutes.
+LONGEST_WAIT_MS = 60_000
 _READ_BYTES = 64 * 1024
 _LARGE_READ_BYTES = 256 * 1024
 
@@ -37,6 +39,11 @@ class Transport(Protocol):
 def may_retry(refusal: SynapseError) -> bool:
     """Whether sending the same request again is safe and may help."""
     return refusal.error_class == "transient" and refusal.safe_to_retry
+
+
+def may_wait(refusal: SynapseError) -> bool:
+    """Whether to send it again by oneself; whoever is to wait for longer than a minute is told so instead."""
+    return may_retry(refusal) and (refusal.retry_after_ms or 0) <= LONGEST_WAIT_MS
 
 
 def unlike(before: SynapseError | None, refusal: SynapseError) -> SynapseError | None:

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from synapse_host.errors import EngineCrashed, ModelLoading, SynapseError
+from synapse_host.errors import EngineCrashed, InvalidRequest, ModelLoading, SynapseError
 from synapse_host.jobs.job_lane import JobLane, ServingLane
 from synapse_host.jobs.ledger import JobLedger
 from synapse_host.jobs.page_writer import PageLimits, PageWriter
@@ -53,6 +53,8 @@ class JobRunner:
         self._limits = limits
         self._clock = clock
         self._suspects: list[Rows] = []
+        #: The refusal of an item that can have no vector; it ends the job when all others have theirs.
+        self._wordless: InvalidRequest | None = None
 
     async def run(self) -> None:
         """Compute and commit everything; raises the first error that ends the job, with what was computed committed."""
@@ -87,7 +89,9 @@ class JobRunner:
             try:
                 chunk_no = 0
                 while (chunk := await self._ledger.inputs(self._job_pk, chunk_no)) is not None:
-                    await send.send(await anyio.to_thread.run_sync(_encoded, lane, chunk))
+                    rows, wordless = await anyio.to_thread.run_sync(_encoded, lane, chunk)
+                    self._wordless = self._wordless or wordless
+                    await send.send(rows)
                     chunk_no += 1
             except _NOBODY_TAKES:
                 raise
@@ -106,6 +110,8 @@ class JobRunner:
         for suspect in self._suspects:
             for row in suspect.alone():
                 await self._compute_suspect(row, pages)
+        if self._wordless is not None:
+            raise self._wordless
 
     async def _compute_stretch(self, rows: Rows, pages: PageWriter, *, last: bool) -> Rows:
         lane = self._serving_lane(self._job)
@@ -157,12 +163,12 @@ class JobRunner:
                 await anyio.sleep((refusal.retry_after_ms or 0) / 1000)
 
 
-def _encoded(lane: JobLane, chunk: bytes) -> Rows:
+def _encoded(lane: JobLane, chunk: bytes) -> tuple[Rows, InvalidRequest | None]:
     items = SpooledItems.read(chunk)
-    rows = rows_of(items, lane.encoder.encode(items.texts))
+    found = rows_of(items, lane.encoder.encode(items.texts))
     if sum(map(len, items.texts)) >= MANY_CHARACTERS:
         give_back_freed_memory()
-    return rows
+    return found
 
 
 async def _flushed(pages: PageWriter, fault: Exception | None) -> Exception | None:

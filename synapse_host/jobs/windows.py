@@ -44,15 +44,17 @@ class Rows:
 NOTHING = Rows([], [], [])
 
 
-def rows_of(items: SpooledItems, encoded: Sequence[EncodedText]) -> Rows:
-    """Items with what the tokenizer made of them; raises ``InvalidRequest`` naming one without a token."""
-    for item_id, row in zip(items.ids, encoded, strict=True):
-        if not row.ids:
-            raise InvalidRequest(
-                f"item {item_id!r} has no tokens under this model's tokenizer, so it has no vector; leave it out",
-                details={"item_id": item_id},
-            )
-    return Rows(items.ordinals, items.ids, list(encoded))
+def rows_of(items: SpooledItems, encoded: Sequence[EncodedText]) -> tuple[Rows, InvalidRequest | None]:
+    """Items with what the tokenizer made of them, and a refusal of the first without a token, which is left out."""
+    whole = Rows(items.ordinals, items.ids, list(encoded))
+    wordless = [item_id for item_id, row in zip(items.ids, encoded, strict=True) if not row.ids]
+    if not wordless:
+        return whole, None
+    refusal = InvalidRequest(
+        f"item {wordless[0]!r} has no tokens under this model's tokenizer, so it has no vector; leave it out",
+        details={"item_id": wordless[0]},
+    )
+    return whole.at(place for place, row in enumerate(whole.encoded) if row.ids), refusal
 
 
 def cut(rows: Rows, policy: BatchPolicy, ladder: Sequence[int] | None, *, last: bool) -> tuple[list[Rows], Rows]:

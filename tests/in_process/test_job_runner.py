@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from synapse_host.jobs.page_writer import PageLimits
 from synapse_host.store.job_tables import JobRow
 from synapse_host.testing.job_bench import JobBench, job_bench, numbered, submission_of
 from synapse_host.testing.no_op_lane import NoOpLane, named_vector
+from synapse_host.tokenization.model_tokenizer import EncodedText
 
 pytestmark = pytest.mark.anyio
 #: What is embedded to see whether the engine works.
@@ -188,6 +191,23 @@ async def test_an_output_that_is_no_vector_is_not_tried_again(path: Path) -> Non
     async with job_bench(path, lane) as bench:
         failed = await bench.ended((await bench.submit(numbered("k", 3))).job.job_id)
         assert (failed.state, error_of(failed)["details"]["item_id"]) == ("failed_permanent", "k-1")
+
+
+async def test_an_item_without_a_token_ends_the_job_when_all_others_have_their_vectors(path: Path) -> None:
+    lane = NoOpLane()
+    tokens = lane.encoder.encode
+
+    def wordless(texts: Sequence[str]) -> list[EncodedText]:
+        return [replace(row, ids=[]) if text == "none" else row for text, row in zip(texts, tokens(texts), strict=True)]
+
+    lane.encoder.encode = wordless  # type: ignore[method-assign]
+    good = numbered("k", 60)
+    async with job_bench(path, lane) as bench:
+        asked = submission_of("k", [*good.item_ids, "x", "y"], [*good.texts, "none", "none"])
+        failed = await bench.ended((await bench.submit(asked)).job.job_id)
+        assert (failed.state, failed.items_done) == ("failed_permanent", 60)
+        assert error_of(failed)["details"] == {"item_id": "x"}
+        assert await bench.vectors(failed.job_id) == expected("k", range(60))
 
 
 # --- fences and clocks ---------------------------------------------------------------------------------------------
