@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from synapse_host.cache.disk_reserve import room_of
 from synapse_host.cache.durable_files import sync_directory
 from synapse_host.cache.layout import CacheLayout, unusable
 from synapse_host.cache.locks import change_lock, is_still
@@ -16,6 +17,8 @@ from synapse_host.cache.metadata import BlobMetadata, read_metadata, write_metad
 from synapse_host.errors import ArtifactInvalid
 
 _numbers = count(1)
+#: Bytes written between two looks at what the disk has left.
+_LOOK_BYTES = 1024 * 1024
 
 
 class Ingest:
@@ -30,6 +33,7 @@ class Ingest:
         self._hash = hashlib.sha256()
         #: Bytes written.
         self.size = 0
+        self._looked_at = -_LOOK_BYTES
         self._path: Path | None
         self._path, self._descriptor = _locked_file(layout.incoming)
 
@@ -38,9 +42,21 @@ class Ingest:
         """The digest of what was written so far."""
         return self._hash.hexdigest()
 
+    def require_room(self, wanted: int | None) -> None:
+        """See that ``wanted`` more bytes, or any at all, leave the disk what is kept free; raises ``StoreFailure``."""
+        try:
+            fault = room_of(self._descriptor).fault(wanted)
+        except OSError as problem:
+            raise unusable(self._layout.incoming, problem) from problem
+        if fault is not None:
+            raise unusable(self._layout.incoming, fault) from fault
+
     def write(self, data: bytes | memoryview) -> None:
         """Append ``data``; raises ``StoreFailure``, after which the file is no use."""
         view = memoryview(data).cast("B")
+        if self.size - self._looked_at >= _LOOK_BYTES:
+            self._looked_at = self.size
+            self.require_room(None)
         self._hash.update(view)
         self.size += view.nbytes
         try:

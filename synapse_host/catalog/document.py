@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from synapse_host.catalog.document_rules import document_faults
 from synapse_host.catalog.entries import (
@@ -32,7 +32,8 @@ from synapse_host.identity.numeric_profile import EngineIdentity
 SHIPPED = Path(__file__).with_name("catalog.json")
 
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-_Count = Annotated[int, Field(gt=0)]
+#: No more than the store's columns hold.
+_Count = Annotated[int, Field(gt=0, lt=2**63)]
 _Id = Annotated[str, Field(pattern=r"^[a-z0-9._-]{1,100}$")]
 _Text = Annotated[str, Field(min_length=1)]
 
@@ -41,12 +42,19 @@ class CatalogInvalid(StartRefused):
     """The catalog document breaks a rule of its own; the message names what and where."""
 
 
+def _leads_nowhere(name: str) -> str:
+    """A name upstream of which no part leads anywhere else."""
+    if ".." in name or name.startswith(".") or "/." in name:
+        raise ValueError("a part of it is no name")
+    return name
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class _File(_Part):
-    path: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$")]
+    path: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$"), AfterValidator(_leads_nowhere)]
     role: FileRole
     sha256: _Sha256
     size_bytes: _Count
@@ -79,7 +87,7 @@ class _Backend(_Part):
     max_tokens: _Count
     attention_units: _Count
     quant: _Text = "none"
-    rerank_abs_tolerance: float | None = None
+    rerank_abs_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     fingerprint: _Sha256
 
     def value(self, engine: CatalogEngine) -> CatalogBackend:
@@ -87,7 +95,7 @@ class _Backend(_Part):
 
 
 class _Upstream(_Part):
-    hf_repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")]
+    hf_repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$"), AfterValidator(_leads_nowhere)]
     revision: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
 
 
@@ -133,7 +141,7 @@ class _Entry(_Part):
 class _Document(_Part):
     catalog_revision: _Count
     engines: dict[str, _Engine]
-    entries: list[_Entry]
+    entries: Annotated[list[_Entry], Field(min_length=1)]
 
 
 def read_catalog(path: Path = SHIPPED, *, backend_ids: Collection[str] = CATALOG_BACKENDS) -> Catalog:

@@ -62,6 +62,9 @@ def _is_template(members: Mapping[str, str | int]) -> bool:
 def _files(entry: CatalogEntry, declared: Sequence[str]) -> Iterator[str]:
     paths = Counter(file.path for file in entry.files)
     yield from (f"names file {path!r} {times} times" for path, times in paths.items() if times > 1)
+    sizes = {(file.sha256, file.size_bytes) for file in entry.files}
+    doubled = Counter(sha256 for sha256, _ in sizes)
+    yield from (f"names {sha256} as content of two sizes" for sha256, times in doubled.items() if times > 1)
     for file in entry.files:
         strange = sorted(set(file.backends) - set(declared))
         if strange or not file.backends:

@@ -9,38 +9,18 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from synapse_host.cache.blob_cache import BlobCache
-from synapse_host.cache.known_hosts import KnownHost, known_hosts
-from synapse_host.cache.layout import CacheLayout
-from synapse_host.cli.cache_commands import states_of
-from synapse_host.cli.cache_hosts import said_of
-from synapse_host.cli.local_cache import id_of_home
-from synapse_host.errors import SettingsInvalid, StoreFailure
+from synapse_host.cache.disk_reserve import RESERVE_BYTES
+from synapse_host.cli.cache_diagnosis import cache_findings
+from synapse_host.cli.finding import Finding
+from synapse_host.errors import SettingsInvalid
 from synapse_host.settings import Settings, load_settings
-from synapse_host.store.upkeep import faults_of, installed_files
+from synapse_host.store.upkeep import faults_of
 
 _CONNECT_S = 2.0
-#: Bytes that have to be free for the store and its journal to grow by a job, or for the cache to take a small model.
-_ROOM_BYTES = 64 * 1024 * 1024
 #: The run directory holds a lock, sockets and nothing that grows; it is often a small file system in memory.
 _RUN_ROOM_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One verdict: what was looked at, whether it is well, what was seen, and what to do where it is not."""
-
-    subject: str
-    ok: bool
-    seen: str
-    remedy: str | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """The finding as a document."""
-        return asdict(self)
 
 
 def diagnose(*, hash_content: bool) -> list[Finding]:
@@ -53,19 +33,19 @@ def diagnose(*, hash_content: bool) -> list[Finding]:
     found = [Finding("settings", True, f"{named} is in order" if named.exists() else f"no {named}: defaults")]
     for look in (_directories, _store, _socket):
         found += look(settings)
-    return [*found, *_cache(settings, hash_content)]
+    return [*found, *cache_findings(settings, hash_content=hash_content)]
 
 
 def _directories(settings: Settings) -> Iterator[Finding]:
     paths = settings.paths
     named = {
-        "data directory": (paths.data_dir, _ROOM_BYTES),
-        "cache directory": (paths.cache_dir, _ROOM_BYTES),
+        "data directory": (paths.data_dir, RESERVE_BYTES),
+        "cache directory": (paths.cache_dir, RESERVE_BYTES),
         "run directory": (paths.runtime_dir, _RUN_ROOM_BYTES),
     }
     if paths.cache_dir not in settings.model_cache.parents and not settings.model_cache.is_file():
         # A setting put it elsewhere, often on another disk. What is a file instead is told of with the cache.
-        named["model cache directory"] = (settings.model_cache, _ROOM_BYTES)
+        named["model cache directory"] = (settings.model_cache, RESERVE_BYTES)
     for subject, (path, room) in named.items():
         if path.exists() and not (path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK)):
             yield Finding(subject, False, f"{path} cannot be written", "give this user the right to write there")
@@ -135,106 +115,3 @@ def _answers(path: Path) -> OSError | None:
         except OSError as fault:
             return fault
     return None
-
-
-def _cache(settings: Settings, hash_content: bool) -> Iterator[Finding]:
-    root = settings.model_cache
-    if not root.exists():
-        yield Finding("model cache", True, f"no {root} yet")
-        return
-    cache = BlobCache(CacheLayout(root), "synapse-opctl")
-    try:
-        cache.layout.prepare()
-        digests = cache.layout.digests()
-        yield Finding("model cache", True, f"{root} holds {len(digests)} files, {_bytes_in(cache.layout.blobs)} bytes")
-        yield from _records(cache, digests)
-        if hash_content:
-            yield _content(cache, digests)
-        yield from _installed(settings, cache)
-        yield from _set_aside(cache.layout.quarantine)
-        yield from _sharing(settings, cache)
-    except (StoreFailure, OSError) as failure:
-        yield Finding("model cache", False, str(failure), "see the message")
-
-
-def _content(cache: BlobCache, digests: list[str]) -> Finding:
-    bad = [_told(digest, state) for digest, state in states_of(cache, digests) if state != "whole"]
-    if not bad:
-        return Finding("cached content", True, f"{len(digests)} files are what their digests say")
-    return Finding("cached content", False, "; ".join(bad), "download the models they belong to again")
-
-
-def _records(cache: BlobCache, digests: list[str]) -> Iterator[Finding]:
-    """One finding for every record that cannot be read: while it is there nothing is collected or removed."""
-    for digest in digests:
-        try:
-            cache.find(digest)
-        except StoreFailure as failure:
-            yield _unreadable(failure)
-
-
-def _unreadable(failure: StoreFailure) -> Finding:
-    told, _, remedy = failure.message.rpartition("; ")
-    return Finding("cache record", False, told, remedy)
-
-
-def _told(digest: str, state: str) -> str:
-    return f"{digest} is {state}" + (", and was set aside in quarantine just now" if state == "damaged" else "")
-
-
-def _installed(settings: Settings, cache: BlobCache) -> Iterator[Finding]:
-    files = installed_files(settings.paths.store_file)
-    lost = [file for file in files if not _is_present(cache.path(file.sha256), file.size)]
-    models = sorted({file.catalog_id for file in files})
-    if lost:
-        named = ", ".join(f"{file.name} of {file.catalog_id}" for file in lost)
-        remedy = "; ".join(
-            f"synapse-host models download {name}" for name in sorted({file.catalog_id for file in lost})
-        )
-        yield Finding("installed models", False, f"missing or of another size: {named}", remedy)
-    elif models:
-        yield Finding("installed models", True, f"every file of {', '.join(models)} is here")
-
-
-def _is_present(path: Path, size: int) -> bool:
-    return path.exists() and path.stat().st_size == size
-
-
-def _set_aside(quarantine: Path) -> Iterator[Finding]:
-    names = sorted(path.name for path in quarantine.iterdir())
-    if names:
-        yield Finding(
-            "quarantine", False, f"{quarantine} holds {len(names)} damaged files", "look at the disk, then remove them"
-        )
-
-
-def _sharing(settings: Settings, cache: BlobCache) -> Iterator[Finding]:
-    """The other hosts this cache keeps content for, and what to do about one that is no more."""
-    try:
-        own = id_of_home(settings.paths.data_dir)
-    except StoreFailure:
-        own = None  # told with the store
-    try:
-        found = known_hosts(cache.layout, id_of_home)
-    except StoreFailure as failure:
-        # A broken record of content was told before.
-        if str(cache.layout.hosts) in failure.message:
-            yield _unreadable(failure)
-        return
-    for known in found:
-        if known.host != own and known.pinned_files:
-            remedy = _remedy_of(known)
-            yield Finding("host of the cache", remedy is None, said_of(known), remedy)
-
-
-def _remedy_of(known: KnownHost) -> str | None:
-    forget = f"synapse-opctl cache forget {known.host}"
-    if known.state == "gone":
-        return f"where it will not come back: {forget}; then synapse-opctl cache gc"
-    if known.state == "unknown":
-        return f"start that host once; where it is no more: {forget} --force, then synapse-opctl cache gc"
-    return None
-
-
-def _bytes_in(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.iterdir())

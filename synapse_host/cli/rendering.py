@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from synapse_host.cli.output import print_table, print_text
 
 if TYPE_CHECKING:
-    from synapse_host.cli.diagnosis import Finding
+    from synapse_host.cli.finding import Finding
     from synapse_host.cli.passages import Match
     from synapse_host.client.replies import EmbedReply
     from synapse_host.client.rerank_reply import RerankReply

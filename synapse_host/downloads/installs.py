@@ -18,7 +18,7 @@ class InstallMember:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """The files of one manifest of a catalog entry, by role.
+    """The files of one manifest of a catalog entry, by name: backends may want different files of one role.
 
     ``valid`` is false once one of them was found missing or damaged: such an install serves nothing until
     ``models.download`` repairs it. An install whose digest is not the entry's current one is stale.

@@ -131,7 +131,7 @@ class Runner:
         install = Install(
             manifest.catalog_id,
             manifest.manifest_digest,
-            {member.role: member for member in members},
+            {member.name: member for member in members},
             installed_ms=self.now_ms(),
         )
         committed = await self.store.commit(job.job_id, install.installed_ms, *_rows(install))
@@ -182,7 +182,7 @@ class Runner:
             release_job(self.cache, job.job_id, _digests(job), remove=True)
             manifest = job.manifest
             if self.installs.current(manifest.catalog_id, manifest.manifest_digest) is None:
-                members = {file.role: InstallMember(file.role, file.name, file.sha256, 0) for file in manifest.files}
+                members = {file.name: InstallMember(file.role, file.name, file.sha256, 0) for file in manifest.files}
                 release_install(self.cache, Install(manifest.catalog_id, manifest.manifest_digest, members))
         except StoreFailure as failure:
             _log.warning("download %s leaves content until the host starts again: %s", job.job_id, failure.message)
@@ -192,7 +192,7 @@ def _joined(before: Install | None, members: list[InstallMember]) -> list[Instal
     """The new members, and those of a whole install before that only other backends need."""
     if before is None or not before.valid:
         return members
-    return list({**before.members, **{member.role: member for member in members}}.values())
+    return list({**before.members, **{member.name: member for member in members}}.values())
 
 
 def _rows(install: Install) -> tuple[InstallRow, list[InstallMemberRow]]:

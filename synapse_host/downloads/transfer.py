@@ -172,14 +172,15 @@ class Transfer:
                 if body.start != self._received:
                     await self._begin_anew()
                 self._etag = strong_tag(response.headers.get("ETag"))
-                await self._pump(response)
+                await self._pump(response, body.size if self._wanted.size is None else self._wanted.size)
                 self._require_whole()
 
-    async def _pump(self, response: aiohttp.ClientResponse) -> None:
+    async def _pump(self, response: aiohttp.ClientResponse, size: int | None) -> None:
         """Receive and write, each in a task; what either met is raised once both are done."""
         send, receive = anyio.create_memory_object_stream[list[bytes]](_BLOCKS_AHEAD)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._write_blocks, receive, tasks)
+            left = None if size is None else max(0, size - self._received)
+            tasks.start_soon(self._write_blocks, receive, tasks, left)
             fault = await self._read_blocks(response, send)
         if (fault := self._write_fault or fault) is not None:
             raise fault
@@ -215,9 +216,14 @@ class Transfer:
         data, end_of_chunk = await response.content.readchunk()
         return data, bool(data) or end_of_chunk
 
-    async def _write_blocks(self, receive: MemoryObjectReceiveStream[list[bytes]], tasks: TaskGroup) -> None:
+    async def _write_blocks(
+        self, receive: MemoryObjectReceiveStream[list[bytes]], tasks: TaskGroup, left: int | None
+    ) -> None:
         with receive:
             try:
+                if left is not None:
+                    # A body of unknown size is watched while it is written.
+                    await anyio.to_thread.run_sync(self._ingest.require_room, left)
                 async for block in receive:
                     await anyio.to_thread.run_sync(self._write, block)
                     if self._unflushed >= FLUSH_BYTES and not self._flushing:

@@ -71,3 +71,26 @@ def installs_and_downloads(connection: Connection) -> None:
     """Make the tables."""
     for step in _STEPS:
         connection.exec_driver_sql(step)
+
+
+def members_by_name(connection: Connection) -> None:
+    """Tell the files of an install apart by name: backends may want different files of one role."""
+    for step in (
+        """
+        CREATE TABLE named_members (
+            catalog_id TEXT NOT NULL,
+            manifest_digest TEXT NOT NULL,
+            name TEXT NOT NULL CHECK (name <> ''),
+            role TEXT NOT NULL CHECK (role <> ''),
+            sha256 TEXT NOT NULL CHECK (length(sha256) = 64),
+            size INTEGER NOT NULL CHECK (size >= 0),
+            PRIMARY KEY (catalog_id, manifest_digest, name),
+            FOREIGN KEY (catalog_id, manifest_digest)
+                REFERENCES installs (catalog_id, manifest_digest) ON DELETE CASCADE
+        )
+        """,
+        "INSERT INTO named_members SELECT catalog_id, manifest_digest, name, role, sha256, size FROM install_members",
+        "DROP TABLE install_members",
+        "ALTER TABLE named_members RENAME TO install_members",
+    ):
+        connection.exec_driver_sql(step)

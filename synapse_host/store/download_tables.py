@@ -26,8 +26,8 @@ class InstallMemberRow(SQLModel, table=True):
 
     catalog_id: str = Field(primary_key=True)
     manifest_digest: str = Field(primary_key=True)
-    role: str = Field(primary_key=True)
-    name: str
+    name: str = Field(primary_key=True)
+    role: str
     sha256: str
     size: int
 

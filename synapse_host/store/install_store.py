@@ -52,7 +52,7 @@ class InstallStore:
 
 def _all(session: Session) -> list[StoredInstall]:
     members: dict[tuple[str, str], list[InstallMemberRow]] = {}
-    for member in session.exec(select(InstallMemberRow).order_by(col(InstallMemberRow.role))):
+    for member in session.exec(select(InstallMemberRow).order_by(col(InstallMemberRow.name))):
         members.setdefault((member.catalog_id, member.manifest_digest), []).append(member)
     rows = session.exec(select(InstallRow).order_by(col(InstallRow.catalog_id), col(InstallRow.manifest_digest)))
     return [(row, members.get((row.catalog_id, row.manifest_digest), [])) for row in rows]

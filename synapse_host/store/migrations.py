@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from synapse_host.errors import StoreFailure
 from synapse_host.store.alias_schema import declared_aliases
-from synapse_host.store.download_schema import installs_and_downloads
+from synapse_host.store.download_schema import installs_and_downloads, members_by_name
 from synapse_host.store.job_migration import durable_jobs, jobs_may_be_cancelled
 from synapse_host.store.profile_schema import profiles_of_models
 from synapse_host.store.self_check_schema import create_self_checks
@@ -120,6 +120,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     declared_aliases,
     jobs_may_be_cancelled,
     profiles_of_models,
+    members_by_name,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.downloads.fetcher import Fetcher
 from synapse_host.downloads.manifest import Manifest, WantedFile
 from synapse_host.downloads.room import DownloadRoom
 from synapse_host.downloads.sources import Sources
-from synapse_host.errors import StoreFailure
+from synapse_host.errors import DownloadFailed, StoreFailure
 from synapse_host.testing.download_room import RunningRoom, running_room
-from synapse_host.testing.file_server import FileServer
+from synapse_host.testing.file_server import FileServer, Plan
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +102,32 @@ async def test_a_disk_that_is_full_from_the_start_is_told(tmp_path: Path, disk: 
         assert (error["code"], error["details"]["reason"]) == ("download_failed", "storage_full")
         (disk / "filler").unlink()
         assert (await running.download(MANIFEST))["state"] == "committed"
+
+
+async def test_a_body_without_end_leaves_the_store_its_room(tmp_path: Path, disk: Path) -> None:
+    """Nobody knows its size: no catalog, and a server that tells none."""
+    wanted = WantedFile("file", "endless", SHA, None, "/endless")
+    with FileServer() as server:
+        server.plan("/endless", Plan(body=bytes(40_000_000), chunked=True))
+        cache = BlobCache.open(disk / "models", "host-a")
+        fetcher = Fetcher(cache, Sources(server.url))
+        with pytest.raises(DownloadFailed, match=r"of a size nobody tells, .* kept for the store") as failed:
+            await fetcher.fetch(wanted, owner="host-a/operator", on_bytes=lambda _: None)
+        fetcher.close()
+    assert failed.value.details == {"file": "endless", "reason": "storage_full", "http_status": None}
+    assert list(cache.layout.incoming.iterdir()) == []
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_is_written(tmp_path: Path, disk: Path) -> None:
+    large = WantedFile("file", "large", SHA, None, "/large")
+    with FileServer({"/large": bytes(40_000_000)}) as server:
+        cache = BlobCache.open(disk / "models", "host-a")
+        fetcher = Fetcher(cache, Sources(server.url))
+        come: list[int] = []
+        with pytest.raises(DownloadFailed, match=r"the next 40000000 bytes .* kept for the store.*; free disk space"):
+            await fetcher.fetch(large, owner="host-a/operator", on_bytes=come.append)
+        fetcher.close()
+    assert sum(come[-1:]) < 10_000_000, "it was taken although it has no room"
 
 
 async def test_a_cache_that_became_read_only_is_told(tmp_path: Path, disk: Path) -> None:

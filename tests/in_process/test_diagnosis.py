@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
-from synapse_host.cli.diagnosis import Finding, diagnose
+from synapse_host.cli.diagnosis import diagnose
+from synapse_host.cli.finding import Finding
 from synapse_host.settings import resolve_paths
 from synapse_host.testing.download_room import manifest_of, running_room
 
@@ -172,3 +174,53 @@ def test_the_pins_of_a_host_that_is_no_more_are_told_with_the_way_to_give_them_u
     assert str(record) in problems()["cache record"].seen
     record.write_bytes(written)
     assert problems() == {}
+
+
+def test_a_link_that_leads_nowhere_is_told_and_everything_else_looked_at(home: Path) -> None:
+    """A dangling link, as a cleaned disk or a careless copy leaves it, in each folder of the cache."""
+    root = home / "cache" / "models"
+    for folder in ("metadata", "leases", "incoming", "quarantine", "derived", "hosts"):
+        (root / folder / "dangling").symlink_to("nowhere")
+    found = problems()
+    assert set(found) == {"quarantine"}
+    assert "holds 1 damaged file" in found["quarantine"].seen
+    blob = root / "blobs" / SHA
+    blob.unlink()
+    blob.symlink_to("nowhere")
+    for hash_content in (False, True):
+        found = problems(hash_content=hash_content)
+        assert "model.bin of tiny" in found["installed models"].seen
+        assert found["installed models"].remedy == "synapse-host models download tiny"
+        assert f"{SHA} is missing" in found["cached content"].seen if hash_content else True
+        assert "model cache" not in found
+
+
+@pytest.mark.parametrize("folder", ["quarantine", "metadata", "blobs", "hosts", "incoming", "leases", "derived"])
+def test_a_folder_that_cannot_be_read_is_named_and_the_others_looked_at(
+    home: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = home / "cache" / "models"
+    (root / folder).rename(root / "aside")
+    (root / folder).write_text("no folder")
+    found = problems()
+    assert "installed models" not in found or folder == "blobs", "it was not looked at, or is thought lost"
+    assert any(str(root / folder) in finding.seen for finding in found.values()), found
+    assert all(finding.remedy for finding in found.values())
+    if folder == "quarantine":
+        assert set(found) <= {"model cache", "quarantine"}
+
+
+def test_a_cache_that_another_user_owns_is_told_folder_by_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.iterdir
+
+    def refused(path: Path) -> Iterator[Path]:
+        if path.name == "quarantine":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    found = problems()
+    assert set(found) == {"quarantine"}
+    assert "Permission denied" in found["quarantine"].seen
+    assert found["quarantine"].remedy is not None
+    assert "right" in found["quarantine"].remedy

@@ -46,8 +46,8 @@ async def test_a_download_goes_from_queued_to_an_install(tmp_path: Path) -> None
 
         install = running.room.installs.current("tiny", MANIFEST.manifest_digest)
         assert install is not None
-        assert {role: member.sha256 for role, member in install.members.items()} == {
-            file.role: file.sha256 for file in MANIFEST.files
+        assert {name: member.sha256 for name, member in install.members.items()} == {
+            file.name: file.sha256 for file in MANIFEST.files
         }
         assert running.digests() == SHAS
         assert running.pins() == [("install", "tiny")]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
+from synapse_host.downloads.manifest import WantedFile
 from synapse_host.downloads.seams import Holder
 from synapse_host.errors import ArtifactInvalid, ModelInUse, StoreFailure
 from synapse_host.store.tables import SelfCheckTableRow
@@ -121,7 +124,22 @@ async def test_more_files_for_another_backend_join_the_install(tmp_path: Path) -
         assert (await running.download(MANIFEST, "k2"))["state"] == "committed"
         install = running.room.installs.current("tiny", MANIFEST.manifest_digest)
         assert install is not None
-        assert set(install.members) == {"model", "tokenizer", "config"}
+        assert set(install.members) == {"model.bin", "tokenizer.bin", "config.bin"}
+
+
+async def test_files_of_one_role_for_several_backends_are_all_installed(tmp_path: Path) -> None:
+    """One backend wants a model as another file than the next does."""
+    other = WantedFile("model", "other.bin", hashlib.sha256(CONFIG).hexdigest(), len(CONFIG), "/tiny/other.bin")
+    both = replace(MANIFEST, files=(*MANIFEST.files, other))
+    async with running_room(tmp_path, CONTENTS) as running:
+        assert (await running.download(both))["state"] == "committed"
+    async with running_room(tmp_path, CONTENTS) as after:
+        (install,) = after.room.installs.all()
+        assert {member.sha256 for member in install.members.values()} == {*SHAS, other.sha256}
+        again = await after.download(both, "again")
+        assert (again["state"], after.source.fetched) == ("committed", [])
+        await after.room.removal([]).remove("tiny")
+        assert after.digests() == []
 
 
 async def test_removing_takes_every_install_and_only_content_nobody_else_needs(tmp_path: Path) -> None:

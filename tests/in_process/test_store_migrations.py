@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,16 @@ SCHEMAS[6] = SCHEMAS[5] | {
 SCHEMAS[7] = SCHEMAS[6] | {"alias_rows": ALIASES}
 SCHEMAS[8] = SCHEMAS[7]
 SCHEMAS[9] = SCHEMAS[8] | {"models": [*SHARDED_MODELS, ("profile", "TEXT", 0, 0)]}
+SCHEMAS[10] = SCHEMAS[9] | {
+    "install_members": [
+        ("catalog_id", "TEXT", 1, 1),
+        ("manifest_digest", "TEXT", 1, 2),
+        ("name", "TEXT", 1, 3),
+        ("role", "TEXT", 1, 0),
+        ("sha256", "TEXT", 1, 0),
+        ("size", "INTEGER", 1, 0),
+    ]
+}
 #: Every row class of the store.
 ROWS = [
     ModuleMetaRow,
@@ -321,6 +332,21 @@ def test_a_version_1_file_is_brought_up_with_its_rows(path: Path, monkeypatch: p
     assert (model.engine, model.normalize, model.max_tokens, model.created_ms) == ("owned-cpu", True, 512, 7)
     assert generation == 41
     assert schema(path) == SCHEMAS[migrations.LATEST_VERSION]
+
+
+def test_members_keep_their_rows_when_names_become_their_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_of_version(path, 9, monkeypatch).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO installs VALUES ('tiny', ?, 1, 7)", ("a" * 64,))
+        rows = [("tiny", "a" * 64, "model", "m.bin", "1" * 64, 5), ("tiny", "a" * 64, "config", "c.bin", "2" * 64, 6)]
+        connection.executemany("INSERT INTO install_members VALUES (?, ?, ?, ?, ?, ?)", rows)
+    Store.open(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        columns = "catalog_id, manifest_digest, role, name, sha256, size"
+        assert connection.execute(f"SELECT {columns} FROM install_members ORDER BY name DESC").fetchall() == rows
+        connection.execute("DELETE FROM installs")
+        assert connection.execute("SELECT count(*) FROM install_members").fetchone() == (0,)
 
 
 def test_opening_twice_changes_nothing(path: Path) -> None:

@@ -133,6 +133,19 @@ FAULTS: dict[str, tuple[Callable[[Document], object], str]] = {
     "file for nobody": (lambda d: first(d)["files"][0].update(backends=[]), "no backend"),
     "file for a stranger": (lambda d: first(d)["files"][0]["backends"].append("tpu"), "['tpu']"),
     "two models": (lambda d: first(d)["files"][2].update(role="model"), "needs one model"),
+    "size past any disk": (lambda d: first(d)["files"][0].update(size_bytes=2**63), "size_bytes"),
+    "digest of two sizes": (
+        lambda d: first(d)["files"][1].update(sha256=first(d)["files"][0]["sha256"]), "as content of two sizes",
+    ),
+    "repository upwards": (lambda d: first(d)["upstream"].update(hf_repo="../.."), "hf_repo"),
+    "path with dots": (lambda d: first(d)["files"][0].update(path="a.."), "path"),
+    "tolerance of nothing": (
+        lambda d: d["entries"][1]["backends"][0].update(rerank_abs_tolerance=-1.0), "rerank_abs_tolerance",
+    ),
+    "endless tolerance": (
+        lambda d: d["entries"][1]["backends"][0].update(rerank_abs_tolerance=float("inf")), "rerank_abs_tolerance",
+    ),
+    "no entries": (lambda d: d["entries"].clear(), "entries"),
     "attention": (lambda d: first(d)["backends"][0].update(attention_units=8192), "attention_units"),
     "unnormalised": (lambda d: first(d)["backends"][0].update(normalize=False), "does not normalize"),
     "mean": (lambda d: first(d)["backends"][0].update(pooling="mean"), "pools by mean"),
