@@ -6,6 +6,7 @@ a thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
@@ -17,19 +18,26 @@ from synapse_host.cache.collection_rule import CacheEntry, over_watermark
 from synapse_host.cache.derived import DerivedClaim, claim, derived_bytes
 from synapse_host.cache.durable_files import sync_directory
 from synapse_host.cache.ingest import Ingest
-from synapse_host.cache.layout import CacheLayout, read_digest, unusable
+from synapse_host.cache.layout import CacheLayout, is_unwritable, read_digest, unusable
 from synapse_host.cache.locks import ReadLease, change_lock
 from synapse_host.cache.metadata import BlobMetadata, read_metadata, write_metadata
-from synapse_host.errors import ArtifactInvalid, InvalidRequest
+from synapse_host.errors import ArtifactInvalid, InvalidRequest, StoreFailure
 from synapse_host.model_files.source_files import FileDigest, digest_file
+
+_log = logging.getLogger(__name__)
 
 
 class BlobCache:
-    """One cache as one host sees it; ``owner`` names this host's pins."""
+    """One cache as one host sees it; ``owner`` names this host's pins.
+
+    Where it is not ``writable`` what is in it is read and held, and no pin is written or taken back: who writes by
+    another mount keeps it, and may remove what nobody reads or pins.
+    """
 
     def __init__(self, layout: CacheLayout, owner: str) -> None:
         self.layout = layout
         self.owner = owner
+        self.writable = True
 
     @classmethod
     def open(cls, root: Path, owner: str) -> BlobCache:
@@ -86,14 +94,19 @@ class BlobCache:
         """
         digest = read_digest(digest)
 
-        def pinned(metadata: BlobMetadata | None) -> BlobMetadata:
+        def present(metadata: BlobMetadata | None) -> BlobMetadata:
             if metadata is None or not self._is_whole(metadata):
                 raise InvalidRequest(
                     f"digest {digest} has no content in the model cache at {self.layout.root}; download it first",
                     details={"digest": digest},
                 )
-            return metadata.pinned_by(owner or self.owner)
+            return metadata
 
+        def pinned(metadata: BlobMetadata | None) -> BlobMetadata:
+            return present(metadata).pinned_by(owner or self.owner)
+
+        if not self.writable:
+            return present(read_metadata(self.layout, digest))
         changed = self._change(digest, pinned)
         assert changed is not None
         return changed
@@ -113,7 +126,8 @@ class BlobCache:
     def unpin(self, digest: str, owner: str | None = None) -> None:
         """Take the owner's pin back, whatever became of the content; other pins stay. Raises ``StoreFailure``."""
         owner = owner or self.owner
-        self._change(read_digest(digest), lambda metadata: metadata.unpinned_by(owner) if metadata else None)
+        if self.writable:
+            self._change(read_digest(digest), lambda metadata: metadata.unpinned_by(owner) if metadata else None)
 
     def claim_derived(self, source: str, toolchain: Mapping[str, Any]) -> DerivedClaim | None:
         """The folder of what ``toolchain`` makes of ``source``, for one worker at a time; see ``derived.claim``."""
@@ -124,7 +138,7 @@ class BlobCache:
 
         Raises ``StoreFailure``.
         """
-        return release(self.layout, read_digest(digest), owner, remove=remove)
+        return release(self.layout, read_digest(digest), owner, remove=remove) if self.writable else 0
 
     def sweep(self) -> None:
         """Remove what hosts that died left half written; raises ``StoreFailure``."""
@@ -197,6 +211,10 @@ class BlobCache:
                 sync_directory(self.layout.blobs)
         except OSError as problem:
             raise unusable(self.layout.root, problem) from problem
+        except StoreFailure as failure:
+            if not is_unwritable(failure):
+                raise
+            _log.warning("damaged content %s stays where it is: %s", digest, failure.message)
 
     def _free_name(self, digest: str) -> Path:
         names = (self.layout.quarantine / f"{digest}.{number}" for number in count(1))

@@ -6,8 +6,6 @@ which cache it was written: one that came with a copy of the whole cache says no
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import socket
@@ -20,7 +18,7 @@ from synapse_host.cache import pin_owners
 from synapse_host.cache.durable_files import write_durably
 from synapse_host.cache.host_identity import Place, copied_id, is_same_place
 from synapse_host.cache.layout import CacheLayout, unusable
-from synapse_host.cache.locks import change_lock
+from synapse_host.cache.locks import change_lock, locked_alone
 from synapse_host.cache.metadata import read_metadata, write_metadata
 from synapse_host.errors import StoreFailure
 from synapse_host.identity.digests import sha256_hex
@@ -132,7 +130,7 @@ def read_record(layout: CacheLayout, host: str) -> HostRecord | None:
 def is_running(layout: CacheLayout, host: str) -> bool:
     """Whether a process holds the lock of ``host``; the caller holds the change lock."""
     try:
-        descriptor = _locked(layout.host_lock(host), 0)
+        descriptor = locked_alone(layout.host_lock(host))
     except FileNotFoundError:
         return False
     if descriptor is not None:
@@ -163,7 +161,7 @@ def machine_digest(read: Callable[[Path], str] = Path.read_text) -> str:
 
 def _claimed(layout: CacheLayout, host: str, here: Place) -> int | None:
     """The lock of the id, None where somebody else has it or is noted to."""
-    descriptor = _locked(layout.host_lock(host), os.O_CREAT)
+    descriptor = locked_alone(layout.host_lock(host), os.O_CREAT)
     if descriptor is None:
         return None
     try:
@@ -174,24 +172,6 @@ def _claimed(layout: CacheLayout, host: str, here: Place) -> int | None:
     if record is None or is_same_place(record.place, here):
         return descriptor
     os.close(descriptor)
-    return None
-
-
-def _locked(path: Path, creating: int) -> int | None:
-    """The locked file, None where somebody else has it."""
-    # Not for writing: a file system with one open for that cannot be made read-only. NFS locks no other.
-    for mode in (os.O_RDONLY, os.O_RDWR):
-        descriptor = os.open(path, mode | creating | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except OSError as fault:
-            os.close(descriptor)
-            if fault.errno != errno.EBADF or mode == os.O_RDWR:
-                raise
     return None
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from synapse_host.errors import InvalidRequest, StoreFailure
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+#: Errors of whoever may not write.
+_UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 #: Errors by which a file system says that it has no locks.
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
@@ -137,12 +139,17 @@ def unusable(path: Path, problem: OSError) -> StoreFailure:
         remedy = "its file system has no file locks; choose a cache directory on one that has"
     elif problem.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "free disk space there, then retry"
-    elif problem.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+    elif problem.errno in _UNWRITABLE:
         remedy = "give the host's user the right to write there, or choose another cache directory"
     else:
         remedy = "put right what is in its place, or check the disk, then retry"
     where = f": {problem.filename}" if problem.filename not in (None, str(path)) else ""
     return StoreFailure(f"the model cache at {path} cannot be used ({problem.strerror or problem}{where}); {remedy}")
+
+
+def is_unwritable(failure: StoreFailure) -> bool:
+    """Whether the cache may be whole and cannot be written: it is mounted read-only, or this user has no right."""
+    return isinstance(failure.__cause__, OSError) and failure.__cause__.errno in _UNWRITABLE
 
 
 def _try_lock(path: Path) -> None:

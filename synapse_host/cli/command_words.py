@@ -55,6 +55,14 @@ def in_commands_words(message: str) -> str:
     return _PARAMETER.sub(lambda found: OPTIONS[found[1]], named)
 
 
+def lost_to_a_command(message: str) -> str:
+    """What a lost connection means for who typed a command: there is no client to open again, but a host to start."""
+    what, _, remedy = message.partition("; ")
+    if not remedy.startswith("open a new"):
+        return message
+    return f"{what}; start the host if it has ended (synapse-host serve), then run the command again"
+
+
 def operation_as_command(operation: object) -> object:
     """The command for the method a detail names; anything else as it is."""
     return COMMANDS.get(operation, operation) if isinstance(operation, str) else operation

@@ -80,6 +80,8 @@ def download(
     as_json: Json = False,
 ) -> None:
     """Install a model: fetch what is not here, verify it, and wait until it is installed."""
+    from synapse_host.client.faults import ConnectionLost
+
     with connected(socket) as client:
         job = client.models_download(catalog_id, request_key=request_key)
         try:
@@ -88,6 +90,12 @@ def download(
         except KeyboardInterrupt:
             tell(f"the host goes on downloading; stop it with: synapse-host models cancel {job['job_id']}")
             raise
+        except ConnectionLost as lost:
+            why = str(lost).partition(";")[0]
+            raise ConnectionLost(
+                f"{catalog_id} is not known to be installed, {why} during download {job['job_id']}; start the host if "
+                f"it has ended (synapse-host serve), then: synapse-host models download {catalog_id}"
+            ) from lost
     if status["state"] == "cancelled":
         fail(Exit.REFUSED, f"download {job['job_id']} of {catalog_id} was cancelled")
     if as_json:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import typer
 
-from synapse_host.cli.command_words import in_commands_words, operation_as_command
+from synapse_host.cli.command_words import in_commands_words, lost_to_a_command, operation_as_command
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.client.faults import ConnectionLost, HostUnreachable, JobCancelled, ReplyMismatch
 from synapse_host.errors import SettingsInvalid, SynapseError
@@ -93,7 +93,9 @@ def failures_explained() -> Iterator[None]:
         fail(Exit.REFUSED, _explained(refusal))
     except JobCancelled as ended:
         fail(Exit.REFUSED, str(ended))
-    except (HostUnreachable, ConnectionLost, ReplyMismatch) as broken:
+    except ConnectionLost as lost:
+        fail(Exit.NO_HOST, lost_to_a_command(str(lost)))
+    except (HostUnreachable, ReplyMismatch) as broken:
         fail(Exit.NO_HOST, str(broken))
     except SettingsInvalid as wrong:
         fail(Exit.USAGE, str(wrong))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -25,15 +25,21 @@ class Removed:
 
 
 class Removal:
-    """Removes entries; ``holders`` are asked first, in order."""
+    """Removes entries; ``holders`` are asked first, in order. ``ready`` sees that the cache can be used."""
 
     def __init__(
-        self, cache: BlobCache, store: DownloadStore, installs: Installs, holders: Sequence[HolderSource]
+        self,
+        cache: BlobCache,
+        store: DownloadStore,
+        installs: Installs,
+        holders: Sequence[HolderSource],
+        ready: Callable[[], Awaitable[None]],
     ) -> None:
         self._cache = cache
         self._store = store
         self._installs = installs
         self._holders = holders
+        self._ready = ready
 
     async def remove(self, catalog_id: str) -> Removed:
         """Remove every install of the entry, current and stale. Nothing is removed that was not installed.
@@ -43,6 +49,7 @@ class Removal:
             StoreFailure: the store or the cache cannot be written; what is left goes at the next boot.
 
         """
+        await self._ready()
         # A running job holds its lane and is open: named once.
         named = dict.fromkeys(holder for source in self._holders for holder in source.holders(catalog_id))
         held = [holder.to_wire() for holder in named]

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.cache.host_records import HostClaim, claim_host
-from synapse_host.cache.layout import CacheLayout, unusable
+from synapse_host.cache.layout import CacheLayout, is_unwritable, unusable
 from synapse_host.downloads.download_jobs import DownloadJobs, JobRules
 from synapse_host.downloads.fetcher import Fetcher
 from synapse_host.downloads.installs import Installs
@@ -95,13 +95,30 @@ class DownloadRoom:
         await self.jobs.reconcile(self._stored)
         self._models = models
         try:
-            await self.require_cache()
+            await self.require_cache(to_write=False)
         except StoreFailure as failure:
             _log.error("%s", failure.message)
+        if not self.cache.writable:
+            _log.warning(
+                "the model cache at %s cannot be written: what is in it is served, and nothing is fetched, kept or "
+                "removed",
+                self.cache.layout.root,
+            )
 
-    async def require_cache(self) -> None:
-        """See that the cache can be used, and once make its pins what the store says; raises ``StoreFailure``."""
-        await anyio.to_thread.run_sync(self.cache.layout.prepare)
+    async def require_cache(self, *, to_write: bool = True) -> None:
+        """See that the cache can be used, and once make its pins what the store says; raises ``StoreFailure``.
+
+        Without ``to_write`` one that can only be read will do: there is no pin of this host to take back from it.
+        """
+        try:
+            await anyio.to_thread.run_sync(self.cache.layout.prepare)
+        except StoreFailure as failure:
+            self.cache.writable = not is_unwritable(failure)
+            if to_write or self.cache.writable:
+                raise
+            await anyio.to_thread.run_sync(self.cache.layout.digests)
+            return
+        self.cache.writable = True
         if self._usable:
             return
         # Once only: later, jobs run whose pins the store does not vouch for yet.
@@ -131,7 +148,8 @@ class DownloadRoom:
 
     def removal(self, holders: Sequence[HolderSource]) -> Removal:
         """Removes entries that neither ``holders`` nor a download hold."""
-        return Removal(self.cache, self._downloads, self.installs, [*holders, self.jobs])
+        ready = partial(self.require_cache, to_write=False)
+        return Removal(self.cache, self._downloads, self.installs, [*holders, self.jobs], ready)
 
     def close(self) -> None:
         """For the end of the event loop."""

@@ -11,7 +11,7 @@ from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.downloads.manifest import WantedFile
 from synapse_host.downloads.room import DownloadRoom
-from synapse_host.downloads.sources import address_fault
+from synapse_host.downloads.sources import address_fault, names_branch
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
 from synapse_host.model_files.source_files import open_regular, read_file
 from synapse_host.tokenization.library_tokenizer import sanitized_digest
@@ -34,13 +34,17 @@ def is_pinned_address(source: str, expected_sha256: str | None) -> bool:
     if source.startswith(("http://", "https://")):
         if expected_sha256 is None:
             raise _refused(source, "has no digest to be held against; give expected_digest")
-        if "/resolve/main/" in source:
-            raise _refused(source, "names a branch, which moves; name a revision")
         if (fault := address_fault(source)) is not None:
             raise _refused(source, fault)
+        if names_branch(source):
+            raise _refused(source, "names a branch, which moves; name a revision")
         return True
     if not source.startswith(("/", "file:///")):
         raise _refused(source, "is neither an http(s) address nor an absolute path; correct it")
+    if source.startswith("file:") and (set("?#") & set(source)):
+        raise _refused(source, "has a query or a fragment, and no file has one; write ? as %3F and # as %23")
+    if not _path_of(source).name:
+        raise _refused(source, "names no file; name one")
     return False
 
 
@@ -65,11 +69,16 @@ def read_in(cache: BlobCache, source: str, expected_sha256: str | None, owner: s
         StoreFailure: the cache cannot be written.
 
     """
-    path = Path(unquote(urlsplit(source).path) if source.startswith("file:") else source)
+    path = _path_of(source)
     with open_regular(path) as descriptor, open(descriptor, "rb", closefd=False) as file, cache.ingest() as ingest:
         while block := file.read(_BLOCK_BYTES):
             ingest.write(block)
         return ingest.commit(name=path.name, source_url=path.as_uri(), owner=owner, expected_sha256=expected_sha256)
+
+
+def _path_of(source: str) -> Path:
+    """The file of this machine that a path or a file address names."""
+    return Path(unquote(urlsplit(source).path) if source.startswith("file:") else source)
 
 
 def tokenizer_digest(path: Path) -> str:

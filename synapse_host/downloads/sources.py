@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from urllib.parse import quote, urlsplit, urlunsplit
+from itertools import pairwise
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,12 @@ def address_fault(url: str) -> str | None:
     except ValueError as fault:
         return f"is no address ({fault}); correct it"
     return None if host else "names no server; correct it"
+
+
+def names_branch(address: str) -> bool:
+    """Whether an address, or a path below a hub, is of the branch ``main``, however that is written."""
+    parts = [part for part in unquote(urlsplit(address).path).split("/") if part not in ("", ".")]
+    return ("resolve", "main") in pairwise(parts)
 
 
 def _below(address: str, endpoint: str) -> bool:

@@ -57,7 +57,7 @@ class DownloadingService:
     async def download(self, params: DownloadParams, context: RequestContext) -> Reply:
         """Start or join a download; the reply comes before anything is fetched."""
         manifest = await self.catalog.wanted(params.catalog_id)
-        await self.room.require_cache()
+        await self.room.require_cache(to_write=False)
         return Reply(await self.room.jobs.submit(manifest, params.request_key))
 
     async def cancel(self, params: CancelParams, context: RequestContext) -> Reply:

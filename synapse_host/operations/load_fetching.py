@@ -44,7 +44,7 @@ class LoadFetching:
             StoreFailure: the cache cannot be written.
 
         """
-        await self._room.require_cache()
+        await self._room.require_cache(to_write=plan.pin)
         owner = model_owner(self._room.cache.owner, plan.request.model_id or "")
         here: dict[str, int] = {}
         for file in plan.fetched:

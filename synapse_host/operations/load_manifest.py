@@ -15,7 +15,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import AliasChoices, Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
 
 from synapse_host.downloads.manifest import WantedFile
-from synapse_host.downloads.sources import address_fault
+from synapse_host.downloads.sources import address_fault, names_branch
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import DType, Pooling, Task
 from synapse_host.lanes.load_request import LoadRequest, NamedFile
@@ -202,7 +202,7 @@ def _url_base(params: ModelLoadParams) -> str:
 
 def _wanted(spec: _Spec, base: str | None) -> WantedFile:
     address = spec.place if _is_address(spec.place) else _below(base or "", spec)
-    if "/resolve/main/" in address:
+    if names_branch(address):
         raise _bad_file(spec, "names a branch, which moves; name a revision")
     if spec.sha256 is None:
         raise _bad_file(spec, "has no digest to be held against; give it as {url, sha256}")

@@ -23,6 +23,7 @@ from synapse_host.testing.catalog_hub import host_of, hub_of, path_on
 from synapse_host.testing.command_runs import environment_of, run_opctl, run_synapse, synapse_command
 from synapse_host.testing.file_server import FileServer, Plan
 from synapse_host.testing.running_host import RunningHost
+from synapse_host.testing.small_disk import only_root
 from synapse_host.testing.tiny_catalog import EMBED, OTHER, SHY, TinyCatalog, write_tiny_catalog
 
 WEIGHTS = "model.safetensors"
@@ -185,6 +186,23 @@ def test_a_killed_host_fails_what_it_was_doing_and_starts_anew(
         assert client.wait_for_download(fresh["job_id"])["state"] == "committed"
 
 
+def test_a_host_that_ends_during_a_download_is_told_with_what_to_type(
+    tmp_path: Path, catalog: TinyCatalog, hub: FileServer
+) -> None:
+    home = tmp_path / "home"
+    hub.plan(path_on(catalog, EMBED, "tokenizer.json"), Plan(stall_after=10))
+    host = host_of(home, catalog, hub).start()
+    waiting = subprocess.Popen(
+        synapse_command("models", "download", EMBED), stderr=subprocess.PIPE, env=environment_of(home), text=True
+    )
+    assert hub.stalled.wait(20)
+    host.kill()
+    _, said = waiting.communicate(timeout=20)
+    assert waiting.returncode == Exit.NO_HOST
+    assert said.startswith(f"error: {EMBED} is not known to be installed, the host closed the connection (")
+    assert said.endswith(f"synapse-host serve), then: synapse-host models download {EMBED}\n")
+
+
 def test_two_homes_share_a_cache_and_fetch_once(tmp_path: Path, catalog: TinyCatalog, hub: FileServer) -> None:
     shared = {"SYNAPSE_CACHE_DIRECTORY": str(tmp_path / "shared")}
     with (
@@ -202,6 +220,30 @@ def test_two_homes_share_a_cache_and_fetch_once(tmp_path: Path, catalog: TinyCat
                 for outcome in other.call("cache.gc", {"grace_ms": 0})["outcomes"]:
                     assert outcome["reason"] in ("pinned_by_foreign_module", "shared_reader_or_gc_active")
             client.embed_query(EMBED, "ba")
+
+
+@only_root
+def test_a_cache_mounted_read_only_serves(tmp_path: Path, catalog: TinyCatalog, hub: FileServer) -> None:
+    shared, view = tmp_path / "shared", tmp_path / "view"
+    for folder in (shared, view):
+        folder.mkdir()
+    with host_of(tmp_path / "a", catalog, hub, {"SYNAPSE_CACHE_DIRECTORY": str(shared)}) as writer:
+        assert run_synapse("models", "download", EMBED, home=writer.home).returncode == Exit.OK
+    subprocess.run(["mount", "--bind", str(shared), str(view)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(view)], check=True)
+        asked = len(hub.seen)
+        with host_of(tmp_path / "b", catalog, hub, {"SYNAPSE_CACHE_DIRECTORY": str(view)}) as reader:
+            assert run_synapse("models", "download", EMBED, home=reader.home).returncode == Exit.OK
+            with reader.client() as client:
+                assert len(client.embed_query(EMBED, "ab", retries=20).vectors) == 1
+            other = run_synapse("models", "download", OTHER, home=reader.home)
+            assert (other.returncode, "right to write there" in other.stderr) == (Exit.REFUSED, True)
+            pinned = run_opctl("cache", "pin", weights_of(catalog), home=reader.home)
+            assert (pinned.returncode, "right to write there" in pinned.stderr) == (Exit.REFUSED, True)
+        assert len(hub.seen) - asked <= 1
+    finally:
+        subprocess.run(["umount", "-l", str(view)], check=True)
 
 
 def test_a_terminal_sees_bytes_rate_and_time_left(

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.collection_rule import Keep
 from synapse_host.downloads.fetcher import Fetcher
 from synapse_host.downloads.manifest import Manifest, WantedFile
 from synapse_host.downloads.room import DownloadRoom
 from synapse_host.downloads.sources import Sources
-from synapse_host.errors import DownloadFailed, StoreFailure
+from synapse_host.errors import ArtifactInvalid, DownloadFailed, StoreFailure
 from synapse_host.testing.download_room import RunningRoom, running_room
 from synapse_host.testing.file_server import FileServer, Plan
 
@@ -137,12 +138,19 @@ async def test_a_cache_that_became_read_only_is_told(tmp_path: Path, disk: Path)
         try:
             with pytest.raises(StoreFailure, match="right to write there"):
                 await running.room.require_cache()
-            other = Manifest("other", "b" * 64, MANIFEST.files)
-            error = (await running.download(other))["error"]
+            await running.room.require_cache(to_write=False)
+            with running.room.cache.lease(SHA):
+                assert running.room.cache.path(SHA).read_bytes() == BODY
+            await running.room.verifier.require("model.bin", SHA, len(BODY))
+            there = Manifest("other", "b" * 64, MANIFEST.files)
+            assert (await running.download(there))["state"] == "committed", "its content is all here"
+            lacking = WantedFile("config", "x.json", hashlib.sha256(b"x").hexdigest(), 1, "/config.json")
+            error = (await running.download(Manifest("lacking", "c" * 64, (*MANIFEST.files, lacking))))["error"]
             assert (error["code"], error["class"]) == ("store_failure", "permanent")
             assert str(disk) in error["message"]
-            with pytest.raises(StoreFailure, match="right to write there"):
-                await running.room.removal([]).remove("tiny")
+            assert "right to write there" in error["message"]
+            for catalog_id in ("tiny", "other"):
+                assert (await running.room.removal([]).remove(catalog_id)).freed_bytes == 0
         finally:
             remount(disk, "rw")
         assert running.room.cache.path(SHA).read_bytes() == BODY
@@ -150,6 +158,66 @@ async def test_a_cache_that_became_read_only_is_told(tmp_path: Path, disk: Path)
         assert after.room.installs.all() == []
         assert after.digests() == []
         assert (await after.download(MANIFEST))["state"] == "committed"
+
+
+@pytest.fixture
+def view(disk: Path, tmp_path: Path) -> Iterator[Path]:
+    """The disk's cache as a mount shows it through which nothing can be written."""
+    (disk / "models").mkdir()
+    seen = tmp_path / "view"
+    seen.mkdir()
+    subprocess.run(["mount", "--bind", str(disk / "models"), str(seen)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(seen)], check=True)
+    yield seen
+    subprocess.run(["umount", "-l", str(seen)], check=True)
+
+
+async def test_a_cache_mounted_read_only_serves_what_another_mount_keeps(
+    tmp_path: Path, disk: Path, view: Path
+) -> None:
+    async with (
+        fetching_room(tmp_path / "writer", disk / "models") as writer,
+        fetching_room(tmp_path / "reader", view) as reader,
+    ):
+        error = (await reader.download(MANIFEST))["error"]
+        assert error["code"] == "store_failure"
+        assert str(view) in error["message"]
+        assert (await writer.download(MANIFEST))["state"] == "committed"
+        reader.source.fetch = refuse_to_fetch  # type: ignore[method-assign]
+        assert (await reader.download(MANIFEST, "again"))["state"] == "committed"
+        lease = reader.room.cache.lease(SHA)
+        await writer.room.removal([]).remove("tiny")
+        for now_ms in (1, 2):
+            outcomes = writer.room.cache.collect(now_ms=now_ms, grace_ms=0)
+            assert [outcome.verdict for outcome in outcomes] == [Keep("shared_reader_or_gc_active")]
+        assert reader.room.cache.path(SHA).read_bytes() == BODY
+        lease.release()
+        for now_ms in (1, 2):
+            writer.room.cache.collect(now_ms=now_ms, grace_ms=0)
+        with pytest.raises(ArtifactInvalid, match="download it again"):
+            reader.room.cache.lease(SHA)
+        with pytest.raises(ArtifactInvalid):
+            await reader.room.verifier.require("model.bin", SHA, len(BODY))
+        assert not any(install.valid for install in reader.room.installs.all())
+
+
+async def test_damaged_content_of_a_read_only_cache_is_told_and_left(tmp_path: Path, disk: Path, view: Path) -> None:
+    async with (
+        fetching_room(tmp_path / "writer", disk / "models") as writer,
+        fetching_room(tmp_path / "reader", view) as reader,
+    ):
+        await writer.download(MANIFEST)
+        await reader.download(MANIFEST)
+        writer.room.cache.path(SHA).write_bytes(bytes(len(BODY)))
+        with pytest.raises(ArtifactInvalid) as refused:
+            await reader.room.verifier.require("model.bin", SHA, len(BODY))
+        assert (refused.value.details or {})["actual_size"] == len(BODY)
+        assert not any(install.valid for install in reader.room.installs.all())
+        assert writer.room.cache.path(SHA).exists()
+
+
+async def refuse_to_fetch(wanted: WantedFile, **_: object) -> object:
+    raise AssertionError(f"{wanted.name} was fetched")
 
 
 async def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from synapse_host.cli.command_words import COMMANDS, in_commands_words, operation_as_command
+from synapse_host.cli.command_words import COMMANDS, in_commands_words, lost_to_a_command, operation_as_command
 from synapse_host.operations.contract_methods import ADDED_METHODS, CONTRACT_METHODS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text("utf-8")
@@ -39,3 +39,11 @@ def test_a_detail_that_names_an_operation_names_the_command() -> None:
     assert operation_as_command("models.download") == "synapse-host models download"
     assert operation_as_command(["models.download"]) == ["models.download"]
     assert operation_as_command("something else") == "something else"
+
+
+def test_a_lost_connection_tells_who_typed_a_command_what_to_do() -> None:
+    for remedy in ("open a new client", "open a new one", "open a new connection"):
+        said = lost_to_a_command(f"the host closed the connection (EOFError); {remedy}")
+        assert said.startswith("the host closed the connection (EOFError); start the host")
+        assert "client" not in said
+    assert lost_to_a_command("connection lost, EOFError; start it") == "connection lost, EOFError; start it"

@@ -94,9 +94,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         {"file": "https://a.example/t.json"},
     ),
     "branch in an address": (
-        {"source": "file", "path": "/m", "files": {"tokenizer": file("https://a.example/a/b/resolve/main/t.json")}},
+        {"source": "file", "path": "/m", "files": {"tokenizer": file("https://a.example/a/b/resolve%2Fmain/t.json")}},
         "names a branch",
-        {"file": "https://a.example/a/b/resolve/main/t.json"},
+        {"file": "https://a.example/a/b/resolve%2Fmain/t.json"},
     ),
     "branch in a hub's address": (
         {**HUB, "files": {**HUB["files"], "config": file("https://a.example/a/b/resolve/main/c.json")}},
