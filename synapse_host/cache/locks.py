@@ -98,8 +98,8 @@ def _content_alone(blob: Path) -> Iterator[bool]:
     """Keep readers away that could write no lease; False where one is there."""
     try:
         descriptor = locked_alone(blob) if blob.is_file() else -1
-    except FileNotFoundError:
-        descriptor = -1
+    except (FileNotFoundError, PermissionError):
+        descriptor = -1  # what this user cannot read no host of this user reads
     except OSError as problem:
         raise unusable(blob, problem) from problem
     try:

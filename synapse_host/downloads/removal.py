@@ -49,7 +49,17 @@ class Removal:
             StoreFailure: the store or the cache cannot be written; what is left goes at the next boot.
 
         """
-        await self._ready()
+        self._refuse_held(catalog_id)
+        if self._installs.of(catalog_id):
+            await self._ready()
+            self._refuse_held(catalog_id)
+        # No request finds the entry installed from here on; nothing was awaited since its holders were asked.
+        withdrawn = self._installs.withdraw(catalog_id)
+        with anyio.CancelScope(shield=True):
+            removed = await self._carry_out(catalog_id, withdrawn)
+        return removed  # noqa: RET504 - a scope might swallow, says its type
+
+    def _refuse_held(self, catalog_id: str) -> None:
         # A running job holds its lane and is open: named once.
         named = dict.fromkeys(holder for source in self._holders for holder in source.holders(catalog_id))
         held = [holder.to_wire() for holder in named]
@@ -58,11 +68,6 @@ class Removal:
                 f"{catalog_id!r} is held by {len(held)} holder(s), first {held[0]}; release them, then remove again",
                 details={"catalog_id": catalog_id, "holders": held},
             )
-        # No request finds the entry installed from here on; nothing was awaited since its holders were asked.
-        withdrawn = self._installs.withdraw(catalog_id)
-        with anyio.CancelScope(shield=True):
-            removed = await self._carry_out(catalog_id, withdrawn)
-        return removed  # noqa: RET504 - a scope might swallow, says its type
 
     async def _carry_out(self, catalog_id: str, withdrawn: Sequence[Install]) -> Removed:
         try:

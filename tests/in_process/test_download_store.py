@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from synapse_host.store.database import Store
 from synapse_host.store.download_store import DownloadStore
 from synapse_host.store.download_tables import DownloadKeyRow, DownloadRow, InstallMemberRow, InstallRow
 from synapse_host.store.install_store import InstallStore
+from synapse_host.store.migrations import migrate
 from synapse_host.store.module_store import ModuleStore
 
 pytestmark = pytest.mark.anyio
@@ -238,3 +240,21 @@ def test_a_damaged_store_says_what_is_wrong(tmp_path: Path) -> None:
     assert upkeep.faults_of(path)
     with pytest.raises(FileNotFoundError):
         upkeep.faults_of(tmp_path / "absent.db")
+
+
+def test_members_keep_their_rows_when_names_become_their_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "synapse.db"
+    with monkeypatch.context() as patch:
+        patch.setattr("synapse_host.store.database.migrate", lambda engine: migrate(engine, target=9))
+        Store.open(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO installs VALUES ('tiny', ?, 1, 7)", ("a" * 64,))
+        rows = [("tiny", "a" * 64, "model", "m.bin", "1" * 64, 5), ("tiny", "a" * 64, "config", "c.bin", "2" * 64, 6)]
+        connection.executemany("INSERT INTO install_members VALUES (?, ?, ?, ?, ?, ?)", rows)
+    Store.open(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        columns = "catalog_id, manifest_digest, role, name, sha256, size"
+        assert connection.execute(f"SELECT {columns} FROM install_members ORDER BY name DESC").fetchall() == rows
+        connection.execute("DELETE FROM installs")
+        assert connection.execute("SELECT count(*) FROM install_members").fetchone() == (0,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -332,21 +331,6 @@ def test_a_version_1_file_is_brought_up_with_its_rows(path: Path, monkeypatch: p
     assert (model.engine, model.normalize, model.max_tokens, model.created_ms) == ("owned-cpu", True, 512, 7)
     assert generation == 41
     assert schema(path) == SCHEMAS[migrations.LATEST_VERSION]
-
-
-def test_members_keep_their_rows_when_names_become_their_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store_of_version(path, 9, monkeypatch).close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO installs VALUES ('tiny', ?, 1, 7)", ("a" * 64,))
-        rows = [("tiny", "a" * 64, "model", "m.bin", "1" * 64, 5), ("tiny", "a" * 64, "config", "c.bin", "2" * 64, 6)]
-        connection.executemany("INSERT INTO install_members VALUES (?, ?, ?, ?, ?, ?)", rows)
-    Store.open(path).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA foreign_keys = ON")
-        columns = "catalog_id, manifest_digest, role, name, sha256, size"
-        assert connection.execute(f"SELECT {columns} FROM install_members ORDER BY name DESC").fetchall() == rows
-        connection.execute("DELETE FROM installs")
-        assert connection.execute("SELECT count(*) FROM install_members").fetchone() == (0,)
 
 
 def test_opening_twice_changes_nothing(path: Path) -> None:

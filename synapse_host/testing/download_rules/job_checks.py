@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import anyio
 
 from synapse_host.cache.collection import Outcome
 from synapse_host.cache.collection_rule import Keep, Mark
+from synapse_host.cache.known_hosts import forget_host
 from synapse_host.downloads.failures import download_failed
 from synapse_host.downloads.job import DownloadState
 from synapse_host.downloads.seams import Holder
@@ -236,3 +238,22 @@ async def collection_takes_two_steps_and_spares_readers_and_pins(folder: Path) -
             assert cache.collect(now_ms=0, grace_ms=10) == [Outcome(WEIGHTS, Keep("shared_reader_or_gc_active"))]
         assert cache.collect(now_ms=0, grace_ms=10) == [Outcome(WEIGHTS, Mark(0, 10))]
         assert cache.collect(now_ms=10, grace_ms=10)[0].freed_bytes == len(MODEL)
+
+
+@check("copy_is_another", "cleaning_spares")
+async def a_copied_home_takes_nothing_of_its_original(folder: Path) -> None:
+    shared = folder / "shared"
+    async with running_room(folder / "one", CONTENTS, cache_root=shared) as first:
+        await first.download(MANIFEST)
+    shutil.copytree(folder / "one", folder / "two")
+    async with running_room(folder / "two", CONTENTS, cache_root=shared) as copy:
+        removed = await copy.room.removal([]).remove("tiny")
+        assert (removed.freed_bytes, copy.digests()) == (0, sorted(file.sha256 for file in MANIFEST.files))
+
+
+@check("living_kept")
+async def a_running_host_is_not_forgotten(folder: Path) -> None:
+    async with running_room(folder, CONTENTS) as running:
+        await running.download(MANIFEST)
+        assert forget_host(running.room.cache.layout, running.room.cache.owner) is None
+        assert ("install", "tiny") in running.pins()

@@ -139,4 +139,8 @@ SWITCHES: Mapping[str, Switch] = {
     ),
     "token_at_home": Switch(_ROOM + "transfer:_login", _token_for_all),
     "address_pinned": Switch(_ROOM + "single_files:is_pinned_address", returning(True)),
+    "branch_refused": Switch(_ROOM + "single_files:names_branch", returning(False)),
+    "room_kept": Switch(_CACHE + "ingest:Ingest.require_room", nothing),
+    "copy_is_another": Switch(_CACHE + "host_records:is_same_place", returning(True)),
+    "living_kept": Switch(_CACHE + "known_hosts:is_running", returning(False)),
 }

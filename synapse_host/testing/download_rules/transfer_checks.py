@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import anyio
 
 from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.disk_reserve import RESERVE_BYTES, DiskRoom
 from synapse_host.downloads import single_files
 from synapse_host.downloads.fetcher import Fetcher
 from synapse_host.downloads.manifest import WantedFile
@@ -161,3 +163,18 @@ async def an_address_without_a_digest(folder: Path) -> None:
 
     refused = await refusal(asked())
     assert (refused.code, refused.details) == ("invalid_request", {"source_url": "https://hub.example/model.bin"})
+
+
+@check("branch_refused", "address_pinned")
+async def an_address_of_a_branch(folder: Path) -> None:
+    async def asked() -> bool:
+        return single_files.is_pinned_address("https://hub.example/o/m/resolve%2Fmain/model.bin", SHA)
+
+    assert (await refusal(asked())).code == "invalid_request"
+
+
+@check("room_kept")
+async def a_file_the_disk_has_no_room_for(folder: Path) -> None:
+    room = DiskRoom(RESERVE_BYTES + len(BODY) - 1, 100 * RESERVE_BYTES)
+    with FileServer({PATH: BODY}) as server, patch("synapse_host.cache.ingest.room_of", lambda descriptor: room):
+        assert await _Fetch(folder, server.url).details() == _failed("storage_full")
