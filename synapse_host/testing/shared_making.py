@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,3 +28,13 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(folder)
             made.touch()
     return folder
+
+
+def copies(origin: Path) -> Callable[[Path], Path]:
+    """Makes copies of a folder that was made once: each is its caller's to change."""
+
+    def make(folder: Path) -> Path:
+        shutil.copytree(origin, folder, dirs_exist_ok=True)
+        return folder
+
+    return make

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from synapse_host.client.blocking_client import Client
 from synapse_host.testing.minilm import minilm_directory
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.shared_making import made_once
+from synapse_host.testing.shared_making import copies, made_once
 from synapse_host.testing.tiny_models import TinyBert, write_model
 
 #: Small enough to certify in a second; positions past the inline defaults do not matter to it.
@@ -33,7 +32,7 @@ def certified(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) ->
         with RunningHost(home) as running, running.client() as client:
             load_model(client, tiny_directory, engine="reference", model_id="tiny")
 
-    return _copies(made_once(tmp_path_factory, "certified", make_certified))
+    return copies(made_once(tmp_path_factory, "certified", make_certified))
 
 
 @pytest.fixture(scope="session")
@@ -45,15 +44,7 @@ def with_minilm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Pa
             load_model(client, minilm_directory(), engine="cpu", model_id="minilm")
             load_model(client, minilm_directory(), engine="cpu", model_id="minilm-f32", dtype="f32")
 
-    return _copies(made_once(tmp_path_factory, "minilm", make_certified))
-
-
-def _copies(origin: Path) -> Callable[[Path], Path]:
-    def make(home: Path) -> Path:
-        shutil.copytree(origin, home, dirs_exist_ok=True)
-        return home
-
-    return make
+    return copies(made_once(tmp_path_factory, "minilm", make_certified))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,19 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.errors import SubstitutionRejected
 from synapse_host.testing.command_runs import run_opctl
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 pytestmark = pytest.mark.slow
-TINY = TinyBert(seed=6, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=64)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHost]:
-    """A host with two certified models, ``plain`` and ``cut``, that differ in their limit alone."""
-    write_model(directory := tmp_path_factory.mktemp("model"), TINY, "f32")
-    home = tmp_path_factory.mktemp("home")
+def running(
+    tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, certified: Callable[[Path], Path]
+) -> Iterator[RunningHost]:
+    """A host with two certified models, ``tiny`` and ``cut``, that differ in their limit alone."""
+    home = certified(tmp_path_factory.mktemp("home"))
     with RunningHost(home, {"SYNAPSE_ALIASES_ADMIN_ENABLED": "true"}) as host, host.client() as client:
-        for model_id, more in (("plain", {}), ("cut", {"max_tokens": 32})):
-            load_model(client, directory, engine="cpu", model_id=model_id, dtype="f32", **more)
+        load_model(client, tiny_directory, engine="reference", model_id="tiny", certify=False)
+        load_model(client, tiny_directory, engine="reference", model_id="cut", max_tokens=32)
         yield host
 
 
@@ -50,7 +49,7 @@ def said(running: RunningHost, *words: str, status: int = Exit.OK) -> str:
 
 
 def test_aliases_from_declaring_to_retracting(running: RunningHost, client: Client) -> None:
-    plain, cut = (client.embed_query(model, "text").fingerprint for model in ("plain", "cut"))
+    plain, cut = (client.embed_query(model, "text").fingerprint for model in ("tiny", "cut"))
     assert plain != cut
     for refused in ({"required_fingerprint": plain}, {"required_fingerprint": plain, "allow_equivalent": True}):
         with pytest.raises(SubstitutionRejected):
@@ -99,7 +98,7 @@ def test_a_pause_from_beginning_to_end(running: RunningHost, client: Client) -> 
     assert again.returncode == Exit.REFUSED
     assert "active already" in again.stderr
     # Nothing of this machine computes on the Neural Engine: everything is served.
-    assert client.embed_query("plain", "text").dims == 32
+    assert client.embed_query("tiny", "text").dims == 32
     assert said(running, "lanes", "resume") == "running: no pause\n"
 
 
@@ -107,18 +106,18 @@ def test_admission_status_counts_what_was_refused(running: RunningHost, client: 
     before = told(running, "admission", "status")["refusals"].get("deadline_exceeded", {"count": 0})["count"]
     with pytest.raises(Exception, match="deadline_ms of 1"):
         # To read it takes far longer, however quick the machine is.
-        client.embed_query("plain", "text " * 50_000, deadline_ms=1)
+        client.embed_query("tiny", "text " * 50_000, deadline_ms=1)
     answer = told(running, "admission", "status")
     assert answer["refusals"]["deadline_exceeded"]["count"] == before + 1
     assert (answer["catalog_lanes"], answer["certified_lanes"]) == (2, 2)
     rows = {row["model_id"]: row for row in answer["lanes"]}
-    assert set(rows) == {"plain", "cut"}
+    assert set(rows) == {"tiny", "cut"}
     assert all(row["certified"] and row["machine_profile_hash"] for row in rows.values())
     certified = {
         row["model_id"]: row["certification"]["machine_profile_hash"] for row in client.probe_report()["lanes"]
     }
     assert {name: row["machine_profile_hash"] for name, row in rows.items()} == certified
-    assert "plain" in said(running, "admission", "status")
+    assert "tiny" in said(running, "admission", "status")
 
 
 def test_no_host_no_answer(tmp_path: Path) -> None:
@@ -127,7 +126,7 @@ def test_no_host_no_answer(tmp_path: Path) -> None:
 
 
 def test_a_mistyped_fingerprint_is_named_and_what_the_host_knows_is_not(running: RunningHost, client: Client) -> None:
-    plain = client.embed_query("plain", "text").fingerprint
+    plain = client.embed_query("tiny", "text").fingerprint
     for words in (("check", plain, "nonsense"), ("check", "nonsense", plain), ("retract", plain, "nonsense")):
         done = run_opctl("aliases", *words, home=running.home)
         assert "warning: 'nonsense' is the fingerprint of no model here and stands in no alias" in done.stderr

@@ -110,7 +110,7 @@ def running(host: RunningHost, texts: Path, output: Path, key: str) -> Iterator[
 
 
 def test_work_is_ended_by_its_key_and_goes_on_when_it_is_wanted_again(file_host: RunningHost, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(f"long work, number {n}") + "\n" for n in range(12_000)))
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(f"long work, number {n}") + "\n" for n in range(6_000)))
     with running(file_host, tmp_path / "in.jsonl", tmp_path / "out.npy", "unwanted") as embedding:
         with file_host.client() as client:
             # As it hands in one part after the other, some may come behind this.
@@ -130,7 +130,7 @@ def test_work_is_ended_by_its_key_and_goes_on_when_it_is_wanted_again(file_host:
         home=file_host.home,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
-    assert np.load(tmp_path / "out.npy").shape[0] == 12_000
+    assert np.load(tmp_path / "out.npy").shape[0] == 6_000
     which = run_synapse("jobs", "cancel", home=file_host.home)
     assert (which.returncode, "either a job id" in which.stderr) == (2, True)
 

@@ -102,7 +102,7 @@ def test_a_model_can_be_asked_for_by_its_fingerprint(client: Client) -> None:
 
 def test_a_free_form_lane_refuses_until_it_is_certified(tmp_path: Path, tiny_directory: Path) -> None:
     with RunningHost(tmp_path) as host, host.client() as client:
-        load_model(client, tiny_directory, engine="cpu", model_id="tiny", certify=False)
+        load_model(client, tiny_directory, engine="reference", model_id="tiny", certify=False)
         with pytest.raises(ProbeRequired, match="synapse-host probe tiny"):
             client.embed_query("tiny", "text")
         client.wait_for_probe(client.probe_start(["tiny"])["job_id"])
@@ -112,7 +112,7 @@ def test_a_free_form_lane_refuses_until_it_is_certified(tmp_path: Path, tiny_dir
 def test_models_certifications_and_speed_survive_a_restart(tmp_path: Path, tiny_directory: Path) -> None:
     host = RunningHost(tmp_path)
     with host, host.client() as client:
-        job = client.model_load(source="file", path=str(tiny_directory), engine="cpu", model_id="tiny")
+        job = client.model_load(source="file", path=str(tiny_directory), engine="reference", model_id="tiny")
         client.wait_for_load(job["job_id"])
         client.wait_for_probe(client.probe_start(["tiny"])["job_id"])
         before = client.embed_query("tiny", "text")

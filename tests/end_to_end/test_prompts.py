@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,16 @@ def fingerprints() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def host(
-    tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, fingerprints: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_directory: Path,
+    certified: Callable[[Path], Path],
+    fingerprints: dict[str, str],
 ) -> Iterator[RunningHost]:
     """The tiny model without prompts as ``plain`` and with them as ``e5``; the host was restarted since."""
-    running = RunningHost(tmp_path_factory.mktemp("home")).start()
+    running = RunningHost(certified(tmp_path_factory.mktemp("home"))).start()
     with running.client() as client:
-        for name, more in (("plain", {}), ("e5", {"prompts": {"query": QUERY, "document": DOCUMENT}})):
+        prompts = {"query": QUERY, "document": DOCUMENT}
+        for name, more in (("plain", {"certify": False}), ("e5", {"prompts": prompts})):
             status = load_model(client, tiny_directory, engine="reference", model_id=name, **more)
             fingerprints[name] = status["fingerprint"]
     running.stop()

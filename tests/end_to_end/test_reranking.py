@@ -205,13 +205,11 @@ def test_the_command_scores_files_and_lines(ranking: RunningHost, client: Client
     assert names == [str(place + 1) for place in wanted.order()]
 
 
-def test_a_restarted_host_serves_the_same_scores(directory: Path, tmp_path: Path) -> None:
-    with RunningHost(tmp_path / "home") as running:
-        with running.client() as client:
-            load_model(client, directory, engine="cpu", model_id="ranker", task="rerank", dtype="f32")
-            before = client.rerank("ranker", QUERY, DOCUMENTS[:4])
-        running.stop()
-        running.start()
-        with running.client() as client:
-            after = client.rerank("ranker", QUERY, DOCUMENTS[:4], retries=20)
+def test_a_restarted_host_serves_the_same_scores(ranking: RunningHost) -> None:
+    with ranking.client() as client:
+        before = client.rerank("ranker", QUERY, DOCUMENTS[:4])
+    ranking.stop()
+    ranking.start()
+    with ranking.client() as client:
+        after = client.rerank("ranker", QUERY, DOCUMENTS[:4], retries=20)
     assert (after.scores, after.fingerprint) == (before.scores, before.fingerprint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,11 @@ def sharded(directory: Path) -> list[Path]:
     return files
 
 
-def test_several_files_are_one_model_across_restarts(tmp_path: Path) -> None:
+def test_several_files_are_one_model_across_restarts(tmp_path: Path, certified: Callable[[Path], Path]) -> None:
     files = sharded(tmp_path / "parts")
     write_model(tmp_path / "whole", TINY)
-    with RunningHost(tmp_path / "home") as running, running.client() as client:
-        load_model(client, tmp_path / "whole", engine="reference", model_id="whole")
+    with RunningHost(certified(tmp_path / "home")) as running, running.client() as client:
+        load_model(client, tmp_path / "whole", engine="reference", model_id="whole", certify=False)
         load_model(client, tmp_path / "parts", model_id="parts", **(SHARDED | {"certify": True}))
         before = client.embed_query("parts", TEXT)
         np.testing.assert_array_equal(before.vectors, client.embed_query("whole", TEXT).vectors)

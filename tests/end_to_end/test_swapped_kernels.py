@@ -67,8 +67,7 @@ def test_swapped_kernels_are_refused_with_both_values_until_the_model_is_loaded_
 
         # Second remedy: register the model with the new ones.
         kernels.write_text(f"{sound}\n_REVISED = 2\n")
-        load_model(client, tiny_directory, engine="cpu", model_id=MODEL, certify=False)
+        status = load_model(client, tiny_directory, engine="cpu", model_id=MODEL, certify=False)
+        assert status["fingerprint"] != before.fingerprint
         with pytest.raises(ProbeRequired):
             client.embed_query(MODEL, TEXT)
-        client.wait_for_probe(client.probe_start([MODEL])["job_id"])
-        assert client.embed_query(MODEL, TEXT).fingerprint != before.fingerprint

@@ -15,8 +15,8 @@ from synapse_host.testing.tiny_models import TinyBert, write_model
 
 pytestmark = pytest.mark.anyio
 
-#: Faults that only the backend's check of itself sees in bf16, which is the same whatever model the lane has: the last
-#: test plants them where it is the hardest, in a model that they hardly change.
+#: Faults that only the backend's check of itself sees in bf16, which is the same whatever model the lane has: one of
+#: them is planted below where that is the hardest, in a model that it hardly changes.
 SUBTLE = ("tanh_for_erf", "wrong_eps")
 
 TINY = TinyBert(
@@ -68,8 +68,7 @@ async def test_f16_overflow_is_rejected_as_output_that_is_no_vector(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", SUBTLE)
-async def test_a_subtle_fault_in_the_real_model_is_rejected_in_bf16(tmp_path: Path, fault: str) -> None:
-    found = await outcome(minilm_directory(), tmp_path, "cpu", "bf16", fault)
+async def test_a_subtle_fault_in_the_real_model_is_rejected_in_bf16(tmp_path: Path) -> None:
+    found = await outcome(minilm_directory(), tmp_path, "cpu", "bf16", "tanh_for_erf")
     assert found.status == "uncertified"
     assert "magnifying model" in (found.reason or "")
