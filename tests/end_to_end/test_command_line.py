@@ -59,9 +59,17 @@ def test_list(host: RunningHost) -> None:
         assert row["fingerprint"] == model["fingerprints"][0]
 
 
+def backends_in_time(home: Path) -> dict[str, Any]:
+    """The rows by name, once no look at a backend took too long: one that did is kept by nobody and looked at again."""
+    while True:
+        document = parsed(run_synapse("backends", "--json", home=home))
+        found = {row["backend"]: row for row in document["backends"]}
+        if not any(row["reason_detail"] == "probe_timeout" for row in found.values()):
+            return found
+
+
 def test_backends_need_no_host_and_say_why_not(tmp_path: Path) -> None:
-    document = parsed(run_synapse("backends", "--json", home=tmp_path / "none"))
-    found = {row["backend"]: row for row in document["backends"]}
+    found = backends_in_time(tmp_path / "none")
     assert all(set(row) == BACKEND_KEYS for row in found.values())
     assert found["cpu"]["runnable"]
     assert found["cpu"]["required"]
