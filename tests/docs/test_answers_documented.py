@@ -81,8 +81,8 @@ def answers(
     write_model(directory := tmp_path_factory.mktemp("tiny"), TINY, "f32")
     write_model(ranker := tmp_path_factory.mktemp("ranker"), RANKER, "f32")
     with documented_host.client() as client:
-        load_model(client, directory, engine="cpu", model_id="tiny", certify=False)
-        load_model(client, ranker, engine="cpu", model_id="ranker", task="rerank", dtype="f32")
+        load_model(client, directory, engine="reference", model_id="tiny", certify=False)
+        load_model(client, ranker, engine="reference", model_id="ranker", task="rerank")
         write_tiny_decoder(decoder := tmp_path_factory.mktemp("decoder"), TinyDecoder(seed=1))
         load_model(client, decoder, engine="llama", task="generate", model_id="gen", certify=False)
         probe = client.probe_start(["tiny"])

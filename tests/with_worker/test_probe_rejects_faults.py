@@ -38,7 +38,8 @@ def write_tiny(directory: Path, *, wide: float = 1.0) -> Path:
     return model
 
 
-@pytest.mark.parametrize(("engine", "dtype"), [(REFERENCE_BACKEND, "f32"), ("cpu", "f32"), ("cpu", "bf16")])
+# The lanes that faults are planted in below; cpu lanes in f32 are certified end to end.
+@pytest.mark.parametrize(("engine", "dtype"), [(REFERENCE_BACKEND, "f32"), ("cpu", "bf16")])
 async def test_a_sound_lane_is_certified(tmp_path: Path, engine: str, dtype: DType) -> None:
     found = await outcome(write_tiny(tmp_path), tmp_path, engine, dtype, None)
     assert found.status == "certified", found.reason
