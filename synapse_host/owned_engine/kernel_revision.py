@@ -34,6 +34,7 @@ _ENGINE_ASIDE = (
     "reference_plugin",
     "row_refusal",
     "self_check",
+    "unread_tensors",
 )
 
 Token = tuple[str, str]

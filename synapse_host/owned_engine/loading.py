@@ -20,6 +20,7 @@ from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.executables import GraphBackend
 from synapse_host.owned_engine.family_table import MODEL_FORMAT, family_named
 from synapse_host.owned_engine.shape_policy import BucketLadder
+from synapse_host.owned_engine.unread_tensors import note_unread
 from synapse_host.owned_engine.weights import CheckpointWeights
 
 #: Makes the backend of one model.
@@ -74,6 +75,7 @@ def load_engine(
         lengths = None if ladder is None else ladder(settings.max_tokens)
         engine = OwnedEngine(make_backend(_weights(spec), settings), settings, lengths)
         engine.warm_up(way_out.pooling, way_out.normalize, progress)
+    note_unread(spec, settings, way_out.pooling, way_out.normalize)
     return engine
 
 
@@ -91,6 +93,7 @@ def load_decoder(
     with _typed_refusals(spec):
         decoder = OwnedDecoder(make_backend(_weights(spec), settings), settings, stop_ids)
         decoder.warm_up(progress)
+    note_unread(spec, settings)
     return decoder
 
 
@@ -120,7 +123,8 @@ def _typed_refusals(spec: LoadSpec) -> Iterator[None]:
     except ValueError as fault:
         raise PluginError("artifact_invalid", f"{spec.artifact_path}: {fault}") from fault
     except (OSError, RuntimeError) as failure:
-        raise PluginError("load_failed", f"{spec.artifact_path} could not be made executable: {failure}") from failure
+        text = f"{spec.artifact_path} could not be made executable: {failure}; the host's log has what the library said"
+        raise PluginError("load_failed", text) from failure
 
 
 def available_threads() -> int:
