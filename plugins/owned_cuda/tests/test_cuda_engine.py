@@ -22,13 +22,14 @@ from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin, self_check
 from synapse_host.owned_engine.engine import ModelSettings
 from synapse_host.owned_engine.family_table import FAMILIES, family_named
-from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model
+from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
 from synapse_host.testing.ops_contract import OP_CASES, OpCase, check_op
-from synapse_host.testing.recorded_encoders import RECORDED, embedded, recorded_encoder, recorded_pairs
+from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder, recorded_pairs
 from synapse_host.testing.recorded_qwen3 import recorded_qwen3
 from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
 from synapse_host.testing.tiny_models import write_model, write_safetensors
 from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
+from synapse_host.testing.tiny_static import TinyStatic
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 STORED = {"f32": np.float32, "f16": np.float16}
@@ -93,6 +94,17 @@ def test_encoders_agree_with_transformers_in_every_row(
     assert np.sum(found * wanted, axis=1).min() >= bound.min_cosine
     assert np.abs(found - wanted).max() <= bound.max_abs_error
     assert any(kernel.startswith("attention") for kernel, _, _ in device.launches)
+
+
+@pytest.mark.parametrize("dtype", STORED)
+def test_a_table_of_static_vectors_agrees_with_the_reference(dtype: DType, device: NumpyDevice, tmp_path: Path) -> None:
+    write_model(tmp_path, TinyStatic(seed=7, hidden=37, vocab=211, positions=600))
+    rows = seeded_rows([1, 5, 33, 130, 531], 211)
+    with loaded_model(reference_plugin, tmp_path, max_tokens=600) as model:
+        wanted = [embedded(reference_plugin, model, rows, pooling) for pooling in POOLINGS]
+    with loaded_model(plugin, tmp_path, dtype=dtype, max_tokens=600) as model:
+        found = [embedded(plugin, model, rows, pooling) for pooling in POOLINGS]
+    assert np.abs(np.array(found) - np.array(wanted)).max() <= END_TO_END[dtype].max_abs_error
 
 
 def test_a_request_tells_of_its_inputs_before_its_forward(device: NumpyDevice, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded,
 from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
 from synapse_host.testing.tiny_models import write_model, write_safetensors
 from synapse_host.testing.tiny_modernbert import TinyModernBert
+from synapse_host.testing.tiny_static import TinyStatic
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES: tuple[DType, ...] = ("f32", "f16")
@@ -109,6 +110,18 @@ def test_checkpoints_of_half_precision_are_read_as_they_are(stored: DType, tmp_p
     with loaded_model(plugin, tmp_path, max_tokens=recorded.longest, settings=CPU) as model:
         found = embedded(plugin, model, recorded.rows, "mean")
     assert np.abs(found - wanted).max() <= END_TO_END["f32"].max_abs_error
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_table_of_static_vectors_agrees_with_the_reference(dtype: DType, tmp_path: Path) -> None:
+    write_model(tmp_path, TinyStatic(seed=7, hidden=37, vocab=211, positions=600))
+    rows = seeded_rows([1, 5, 33, 130, 531], 211)
+    limits: dict[str, Any] = {"dtype": dtype, "max_tokens": 600, "settings": CPU}
+    with loaded_model(reference_plugin, tmp_path, max_tokens=600) as model:
+        wanted = [embedded(reference_plugin, model, rows, pooling) for pooling in POOLINGS]
+    with loaded_model(plugin, tmp_path, **limits) as model:
+        found = [embedded(plugin, model, rows, pooling) for pooling in POOLINGS]
+    assert np.abs(np.array(found) - np.array(wanted)).max() <= END_TO_END[dtype].max_abs_error
 
 
 def test_the_real_minilm_agrees_with_the_reference() -> None:

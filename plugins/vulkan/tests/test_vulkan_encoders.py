@@ -16,6 +16,7 @@ from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_m
 from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder
 from synapse_host.testing.tiny_models import write_model
 from synapse_host.testing.tiny_modernbert import TinyModernBert
+from synapse_host.testing.tiny_static import TinyStatic
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 loaded = partial(loaded_model, settings={"allow_software_device": "true"})
@@ -71,6 +72,17 @@ def test_checkpoints_of_half_precision_are_read_as_they_are(name: str, stored: D
         with loaded(backend, tmp_path, max_tokens=recorded.longest) as model:
             found.append(embedded(backend, model, recorded.rows, "mean"))
     assert np.abs(found[1] - found[0]).max() <= END_TO_END["f32"].max_abs_error
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_a_table_of_static_vectors_agrees_with_the_reference(dtype: DType, tmp_path: Path) -> None:
+    write_model(tmp_path, TinyStatic(seed=7, hidden=37, vocab=211, positions=600))
+    rows = seeded_rows([1, 5, 33, 130, 531], 211)
+    with loaded(reference_plugin, tmp_path, max_tokens=600) as model:
+        wanted = [embedded(reference_plugin, model, rows, pooling) for pooling in POOLINGS]
+    with loaded(plugin, tmp_path, dtype=dtype, max_tokens=600) as model:
+        found = [embedded(plugin, model, rows, pooling) for pooling in POOLINGS]
+    assert np.abs(np.array(found) - np.array(wanted)).max() <= END_TO_END[dtype].max_abs_error
 
 
 def digests(model: object, rows: list[np.ndarray], pooling: Pooling = "mean") -> list[str]:
