@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from synapse_owned_metal import decode_plugin, plugin
+from synapse_owned_metal import decode_plugin, mlx_ops, plugin
 from synapse_owned_metal.key_value_cache import KeyValueCache
 from synapse_owned_metal.mlx_ops import MlxOps, RopeTables
 from synapse_owned_metal.mlx_types import MX_DTYPES
 from synapse_owned_metal.runtime import mx
+from synapse_owned_metal.score_bound import longest
 
 from synapse_host.hookspecs import DType, PluginError
 from synapse_host.ops.tensor_ops import Batch
@@ -78,6 +79,16 @@ def test_a_key_read_long_ago_is_remembered(later: float, lost: bool) -> None:
     read(ops, cache, first, first * -1024.0, start=0)
     found = read(ops, cache, next_one * later, next_one, start=4)
     assert np.isnan(found).all() == lost
+
+
+def test_keys_of_a_cache_are_not_read_again_for_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(mlx_ops, "longest", lambda x: seen.append(tuple(x.shape)) or longest(x))
+    ops, cache = new_ops("f16"), KeyValueCache()
+    for start, length in ((0, 4), (4, 1)):
+        new = np.ones((1, 1, length, 32), np.float32)
+        read(ops, cache, new, new, start=start)
+    assert seen == [(1, 1, 4, 32), (1, 1, 1, 32)]
 
 
 def test_a_sound_model_whose_scores_overflow_f16_is_refused_there_and_right_in_the_reference(tmp_path: Path) -> None:
