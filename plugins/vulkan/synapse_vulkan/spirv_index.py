@@ -5,12 +5,12 @@ from __future__ import annotations
 #: The compiler that made them.
 COMPILER = "shaderc 2023.2-1"
 #: Digest of the sources they were made from.
-SOURCES = "42d6609d0a66dffe582dd2e04585ca188f3c9c1a7e8222c74b4ca3bc55dd8099"
+SOURCES = "e0edbd26da5d289b8160ab91a0740f9dff96204a4102542b4eb94a54b32931ca"
 #: SHA-256 of every compiled kernel.
 SPIRV = {
     "activate": "a869b11098a29a669149df3d5a03464fcb276070882c27276d1420787a0e89bc",
     "argmax": "19e5536339652314853d3ef81a92893b71429ddaa668415717ca02af0bf16389",
-    "attention": "b405071a78dcaf2ccbcc30ba06b0b147ba80bff520c08f3982e396a4d72ec57c",
+    "attention": "6fb5d1672ceba84703d42c967b178c7e4eb77f09497aed41f28f7f6f7e8b7fbd",
     "binary": "bb111bb21eead006865906185e6b0d232dc763c99a67c117c2af4dd0b5865e98",
     "copy": "a3ba53526af3efa9899c5ac937b9eca061648d2891bdb452b5119d700e010ac4",
     "gather": "1762f181603d80b3f0b4e26ccb24dc32f6620141ebb09a81a93196d5c3405e5c",

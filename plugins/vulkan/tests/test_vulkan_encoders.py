@@ -14,7 +14,7 @@ from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
 from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder
-from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.tiny_models import TinyBert, write_model, write_safetensors
 from synapse_host.testing.tiny_modernbert import TinyModernBert
 from synapse_host.testing.tiny_static import TinyStatic
 
@@ -83,6 +83,31 @@ def test_a_table_of_static_vectors_agrees_with_the_reference(dtype: DType, tmp_p
     with loaded(plugin, tmp_path, dtype=dtype, max_tokens=600) as model:
         found = [embedded(plugin, model, rows, pooling) for pooling in POOLINGS]
     assert np.abs(np.array(found) - np.array(wanted)).max() <= END_TO_END[dtype].max_abs_error
+
+
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [(np.nan, 0.0), (0.0, np.nan), (np.inf, 1.0), (1e20, -1e20), (1e20, 1e20), (1e16, -1e16), (1e14, -1e14)],
+)
+def test_scores_that_are_none_or_cannot_be_told_from_hidden_ones_are_no_vector(
+    query: float, key: float, tmp_path: Path
+) -> None:
+    """One feature of one head: everything else in the model is sound, and so is what little the kernel can hold."""
+    tiny = TinyBert(seed=5, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=64)
+    write_model(tmp_path, tiny)
+    tensors = tiny.tensors()
+    for part, value in (("query", query), ("key", key)):
+        tensors[next(name for name in tensors if name.endswith(f"attention.self.{part}.bias"))][0] = value
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    rows, found = seeded_rows([5, 9], 100), []
+    with np.errstate(all="ignore"):
+        for backend in (reference_plugin, plugin):
+            with loaded(backend, tmp_path, max_tokens=64) as model:
+                found.append(embedded(backend, model, rows, "mean"))
+    if abs(query * key) < 1e29:
+        assert np.abs(found[1] - found[0]).max() <= END_TO_END["f32"].max_abs_error
+    else:
+        assert np.isnan(found[1]).all(axis=1).all()
 
 
 def digests(model: object, rows: list[np.ndarray], pooling: Pooling = "mean") -> list[str]:

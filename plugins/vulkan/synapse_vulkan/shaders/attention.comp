@@ -30,6 +30,10 @@ layout(push_constant) uniform Push {
 const int QUADS = (SIZE + 3) / 4;
 // Stands for "not seen"; finite, so that a tile of nothing makes no NaN.
 const float HIDDEN = -1e30;
+// Bits of 1e29: a score that is larger either way, infinite or no number could not be told from HIDDEN. Their sizes are
+// summed, and the sum compared as a whole number, which no driver takes for granted.
+const uint LARGEST_SCORES = 0x6fa18f08u;
+const uint NO_NUMBER = 0x7fc00000u;
 
 vec4 key_quad(int from, int quad) {
     if (ALIGNED) {
@@ -82,10 +86,12 @@ void main() {
     vec4 sums[QUERIES * QUADS];
     float largest[QUERIES];
     float weights[QUERIES];
+    float sizes[QUERIES];
     [[unroll]] for (int query = 0; query < QUERIES; ++query) {
         int q_from = q_offset + text * q_text + min(my_query + query * lanes, length - 1) * q_position + head * SIZE;
         largest[query] = HIDDEN;
         weights[query] = 0.0;
+        sizes[query] = 0.0;
         [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
             sums[query * QUADS + quad] = vec4(0.0);
             mine[query * QUADS + quad] = vec4(0.0);
@@ -124,7 +130,9 @@ void main() {
             [[unroll]] for (int query = 0; query < QUERIES; ++query) {
                 int place = start + my_query + query * lanes;
                 bool seen = there < high && (causal == 0 || there <= place) && (window < 0 || abs(there - place) <= window);
-                scores[query * TILE + key] = seen ? dots[query] * scale : HIDDEN;
+                float score = dots[query] * scale;
+                sizes[query] += seen ? abs(score) : 0.0;
+                scores[query * TILE + key] = seen ? score : HIDDEN;
             }
         }
         [[unroll]] for (int query = 0; query < QUERIES; ++query) {
@@ -159,13 +167,13 @@ void main() {
     [[unroll]] for (int query = 0; query < QUERIES; ++query) {
         int at = my_query + query * lanes;
         float share = weights[query] > 0.0 ? 1.0 / weights[query] : 0.0;
-        bool nothing = isnan(weights[query]);
+        bool lost = (floatBitsToUint(sizes[query]) & 0x7fffffffu) > LARGEST_SCORES;
         int to = ((text * length + at) * heads + head) * SIZE;
         [[unroll]] for (int quad = 0; quad < QUADS; ++quad) {
             [[unroll]] for (int lane = 0; lane < 4; ++lane) {
                 if (4 * quad + lane < SIZE && at < length) {
                     result[to + 4 * quad + lane] =
-                        nothing ? weights[query] : sums[query * QUADS + quad][lane] * share;
+                        lost ? uintBitsToFloat(NO_NUMBER) : sums[query * QUADS + quad][lane] * share;
                 }
             }
         }
