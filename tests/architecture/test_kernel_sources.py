@@ -29,6 +29,7 @@ ASIDE = {
     "owned_engine.checkpoint_shapes": "shapes without numbers",
     "owned_engine.kernel_revision": "makes the revision",
     "owned_engine.row_refusal": "words of a refusal",
+    "owned_engine.unread_tensors": "words of a note",
 }
 #: Rooms that are reached for an engine's check of its own operations alone.
 CHECKS = ("owned_engine.self_check", "ops.attention_cases", "ops.case_bench", "ops.op_cases", "ops.row_cases")
