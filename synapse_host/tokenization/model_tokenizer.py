@@ -14,6 +14,7 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.tokenization.library_tokenizer import library_faults, open_tokenizer, received_bytes, refuse_file
 from synapse_host.tokenization.text_prompts import NO_PROMPTS, InputType, TextPrompts
+from synapse_host.tokenization.token_ids import token_ids
 
 #: Encoded once at load, so that a tokenizer that cannot encode is refused there: nothing, a letter, an unassigned code.
 _TRIAL_TEXTS = ["", "a", "\u0378"]
@@ -109,14 +110,11 @@ class ModelTokenizer:
         received = [received_bytes(index, text) for index, text in enumerate(texts)]
         prompt = self.prompts.before(input_type)
         whole = [prompt + text for text in texts] if prompt else list(texts)
-        with library_faults("could not encode these texts"):
-            # The fast form leaves out character offsets, a quarter of the time; the tokens are the same.
-            encodings = self._tokenizer.encode_batch_fast(whole)
-        with library_faults("could not decode the kept tokens of these texts"):
-            return [
-                self._counted(text, data, encoding.ids, self.max_tokens if keep is None else keep)
-                for text, data, encoding in zip(whole, received, encodings, strict=True)
-            ]
+        limit, counted = self.max_tokens if keep is None else keep, []
+        for text, data, ids in zip(whole, received, token_ids(self._tokenizer, whole), strict=True):
+            with library_faults("could not decode the kept tokens of these texts"):
+                counted.append(self._counted(text, data, ids, limit))
+        return counted
 
     def continuation(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """The text that tokens ``ids`` add after those of ``before``, special tokens left out.

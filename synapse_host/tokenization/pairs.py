@@ -15,6 +15,7 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.tokenization.library_tokenizer import library_faults, open_tokenizer, refuse_file
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pair_template import PairTemplate
+from synapse_host.tokenization.token_ids import token_ids
 
 _TRIAL = "a"
 
@@ -123,8 +124,7 @@ class PairTokenizer:
         return ComposedPair(ids, total, len(ids), len(ids) < total)
 
     def _encoded(self, texts: list[str]) -> list[list[int]]:
-        with library_faults("could not encode these texts"):
-            return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return list(token_ids(self._tokenizer, texts, add_special_tokens=False))
 
     def _require_room(self, query_tokens: int, limit: int) -> None:
         needed = query_tokens + len(self._frame)
