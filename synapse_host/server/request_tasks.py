@@ -16,11 +16,14 @@ import anyio
 class RequestTasks:
     """Use as an asynchronous context manager: leaving it cancels what still runs and waits for its end.
 
-    ``failed`` is called when a task ends with an exception, which leaving then raises.
+    ``ended`` is called at the end of every task: one that is cancelled before its first step runs nothing of its own,
+    not even what it would do last. ``failed`` is called besides when a task ends with an exception, which leaving then
+    raises.
     """
 
-    def __init__(self, failed: Callable[[], None]) -> None:
+    def __init__(self, failed: Callable[[], None], ended: Callable[[], None]) -> None:
         self._failed = failed
+        self._told = ended
         self._running: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
 
@@ -46,6 +49,7 @@ class RequestTasks:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._told()
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._fault = fault
             self._failed()

@@ -67,7 +67,7 @@ class Session:
         self._frames_seen = 0
         self._in_flight = 0
         self._reading = anyio.CancelScope()
-        self._requests = RequestTasks(failed=self._reading.cancel)
+        self._requests = RequestTasks(failed=self._reading.cancel, ended=self._leave)
 
     async def run(self) -> None:
         """Serve until the peer goes away, breaks the framing or stops reading."""
@@ -150,9 +150,10 @@ class Session:
             await self._stream.write(*parts)
         except GONE:
             self._reading.cancel()
-        finally:
-            self._in_flight -= 1
-            self._service.drain.leave()
+
+    def _leave(self) -> None:
+        self._in_flight -= 1
+        self._service.drain.leave()
 
     async def _produce(self, request: Request, context: RequestContext) -> list[Buffer]:
         service = self._service

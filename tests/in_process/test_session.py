@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -302,6 +303,23 @@ async def test_stop_does_not_wait_longer_than_the_drain_limit(tmp_path: Path) ->
         with anyio.fail_after(DEADLINE_S):
             await host.stopped.wait()
     assert gate.cancelled == 1
+
+
+async def test_a_stop_waits_for_nobody_who_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    environment = {"SYNAPSE_SERVER_DRAIN_S": "60", "SYNAPSE_SERVER_MAX_IN_FLIGHT": "2"}
+    async with in_process_host(tmp_path, [gate_method(gate)], environment) as host:
+        with socket.socket(socket.AF_UNIX) as vanishing:
+            vanishing.connect(str(host.socket))
+            payload = orjson.dumps({"id": 1, "method": "fake.gate"})
+            # One more than may be unanswered: its refusal meets the end before a task of the others has begun.
+            vanishing.sendall((struct.pack("<I", len(payload)) + payload) * 3)
+        # Whoever connects later is served later.
+        assert (await (await host.peer()).ask({"id": 2, "method": "fake.nothing"}))["id"] == 2
+        host.stop.set()
+        with anyio.fail_after(DEADLINE_S):
+            await host.stopped.wait()
+    assert "unfinished" not in caplog.text
 
 
 async def test_idle_host_stops_at_once(tmp_path: Path) -> None:
