@@ -235,8 +235,10 @@ def embed_file(
     from synapse_host.cli.passages import UnreadableFile
     from synapse_host.cli.vector_files import UnwritableFile, require_apart, require_form
 
-    if key is not None and not 0 < len(key) <= work.MOST_KEY_CHARS:
-        fail(Exit.USAGE, f"--key has {len(key)} characters, not 1 to {work.MOST_KEY_CHARS}; give another or none")
+    if key is not None and not key.strip():
+        fail(Exit.USAGE, f"--key is blank ({key!r}); give another or none")
+    if key is not None and len(key) > work.MOST_KEY_CHARS:
+        fail(Exit.USAGE, f"--key has {len(key)} characters, more than {work.MOST_KEY_CHARS}; give another or none")
     items = ItemSource(source, text_field, id_field)
     try:
         require_form(output)
