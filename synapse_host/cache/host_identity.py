@@ -39,15 +39,15 @@ def copied_id(host_id: str, here: Place, number: int) -> str:
     return f"host-{sha256_hex(canonical_json([host_id, asdict(here), number]))[:16]}"
 
 
-def state_of(known: Place | None, *, running: bool, machine: str, is_there: bool | None) -> HostState:
-    """What became of a host. ``machine`` is the one that asks.
+def state_of(*, running: bool, noted: bool, is_here: bool, is_there: bool | None) -> HostState:
+    """What became of a host that runs, was noted, or whose note is of the machine that asks.
 
     ``is_there`` says whether its store is where it was, None where that cannot be seen.
     """
     if running:
         return "running"
-    if known is None:
+    if not noted:
         return "unknown"
-    if not machine or known.machine != machine or is_there is None:
+    if not is_here or is_there is None:
         return "elsewhere"
     return "stopped" if is_there else "gone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,13 +91,19 @@ def forget_host(layout: CacheLayout, host: str) -> Forgotten | None:
 def _known(layout: CacheLayout, host: str, documents: list[BlobMetadata], id_of_store: StoreId) -> KnownHost:
     record = read_record(layout, host)
     state = state_of(
-        record.place if record else None,
         running=is_running(layout, host),
-        machine=machine_digest(),
+        noted=record is not None,
+        is_here=record is not None and _is_here(record),
         is_there=_is_there(record, id_of_store) if record else None,
     )
     kept = [found for found in documents if any(pin_owners.belongs_to(owner, host) for owner in found.pins)]
     return KnownHost(host, state, record, len(kept), sum(found.size for found in kept))
+
+
+def _is_here(record: HostRecord) -> bool:
+    """Whether the note is of this machine; without an id, of one of its name, for containers have one each."""
+    machine = machine_digest()
+    return record.place.machine == machine and (machine != "" or record.hostname == socket.gethostname())
 
 
 def _is_there(record: HostRecord, id_of_store: StoreId) -> bool | None:

@@ -126,7 +126,7 @@ def _sharing(settings: Settings, cache: BlobCache) -> Iterator[Finding]:
     for known in found:
         if known.host != own and known.pinned_files:
             remedy = _remedy_of(known)
-            yield Finding("host of the cache", remedy is None, said_of(known), remedy)
+            yield Finding("host of the cache", known.state not in ("gone", "unknown"), said_of(known), remedy)
 
 
 def _remedy_of(known: KnownHost) -> str | None:
@@ -135,6 +135,8 @@ def _remedy_of(known: KnownHost) -> str | None:
         return f"where it will not come back: {forget}; then synapse-opctl cache gc"
     if known.state == "unknown":
         return f"start that host once; where it is no more: {forget} --force, then synapse-opctl cache gc"
+    if known.state == "elsewhere":
+        return f"where it is no more: {forget} --force, then synapse-opctl cache gc"
     return None
 
 

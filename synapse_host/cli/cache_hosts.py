@@ -55,7 +55,7 @@ def forget(
         if known.state not in ("gone", "running") and not force:
             fail(
                 Exit.REFUSED,
-                f"host {host} {_SAID[known.state]} ({home_of(known)}), and would lose its models; "
+                f"host {host} ({home_of(known)}): {_SAID[known.state]}, and it would lose its models; "
                 "repeat it with --force where it will not come back",
             )
         forgotten = forget_host(cache.layout, host)

@@ -90,7 +90,7 @@ def test_a_host_whose_home_is_there_is_forgotten_by_force_alone(
 ) -> None:
     host = installed(home, tmp_path / "other")
     refused = cache("forget", host, status=Exit.REFUSED)
-    assert f"host {host} does not run, its home is there" in refused
+    assert ": does not run, its home is there" in refused
     assert str(tmp_path / "other") in refused
     assert json.loads(cache("forget", host, "--force", "--json"))["free_bytes"] == len(MODEL)
 

@@ -195,6 +195,7 @@ async def test_a_host_that_was_forgotten_too_early_pins_anew(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "spoil",
     [lambda data: data[:-20], lambda data: data.replace(b'"inode": ', b'"inode": "x'), lambda _: b"[" * 100_000],
+    ids=["cut", "text for a number", "nested"],
 )
 async def test_a_damaged_record_is_named(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
     host = await install(tmp_path, tmp_path / "models")
@@ -228,3 +229,12 @@ async def test_a_home_on_another_machine_is_no_business_of_this_one(
     assert hosts_of(shared)[host].state == "gone"
     monkeypatch.setattr("synapse_host.cache.host_records._CONTAINER_MARKS", (tmp_path,))
     assert hosts_of(shared)[host].state == "elsewhere"
+
+
+async def test_without_an_id_a_machine_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("synapse_host.cache.host_records._CONTAINER_MARKS", (tmp_path,))
+    host = await install(tmp_path / "one", tmp_path / "shared")
+    shutil.rmtree(tmp_path / "one")
+    assert hosts_of(tmp_path / "shared")[host].state == "gone"
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    assert hosts_of(tmp_path / "shared")[host].state == "elsewhere"
