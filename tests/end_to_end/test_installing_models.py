@@ -195,9 +195,9 @@ def test_a_host_that_ends_during_a_download_is_told_with_what_to_type(
     waiting = subprocess.Popen(
         synapse_command("models", "download", EMBED), stderr=subprocess.PIPE, env=environment_of(home), text=True
     )
-    assert hub.stalled.wait(20)
+    assert hub.stalled.wait(60)
     host.kill()
-    _, said = waiting.communicate(timeout=20)
+    _, said = waiting.communicate(timeout=100)
     assert waiting.returncode == Exit.NO_HOST
     assert said.startswith(f"error: {EMBED} is not known to be installed, the host closed the connection (")
     assert said.endswith(f"synapse-host serve), then: synapse-host models download {EMBED}\n")

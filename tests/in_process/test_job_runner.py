@@ -333,7 +333,7 @@ async def test_every_job_closes_with_one_line(path: Path, caplog: pytest.LogCapt
 
 async def _begun(lane: NoOpLane) -> None:
     """Wait until one group is computed and the next is on the device; every one was to be held."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         await lane.entered.wait()
         gate, lane.hold = lane.hold, anyio.Event()
         assert gate is not None

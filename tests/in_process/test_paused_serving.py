@@ -134,7 +134,7 @@ async def test_a_request_that_meets_a_pause_before_it_was_admitted_is_refused(
             assert (await scene.not_embedded(LANE)).code == "lane_paused"
             assert not checked
         await scene.call("lanes.resume")
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             assert (await scene.not_embedded(LANE)).code == "lane_paused"
         assert checked == [LANE]
 
