@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,9 +81,7 @@ def download(
     as_json: Json = False,
 ) -> None:
     """Install a model: fetch what is not here, verify it, and wait until it is installed."""
-    from synapse_host.client.faults import ConnectionLost
-
-    with connected(socket) as client:
+    with connected(socket) as client, _told_if_lost(catalog_id):
         job = client.models_download(catalog_id, request_key=request_key)
         try:
             with byte_bar(catalog_id) as show:
@@ -90,12 +89,6 @@ def download(
         except KeyboardInterrupt:
             tell(f"the host goes on downloading; stop it with: synapse-host models cancel {job['job_id']}")
             raise
-        except ConnectionLost as lost:
-            why = str(lost).partition(";")[0]
-            raise ConnectionLost(
-                f"{catalog_id} is not known to be installed, {why} during download {job['job_id']}; start the host if "
-                f"it has ended (synapse-host serve), then: synapse-host models download {catalog_id}"
-            ) from lost
     if status["state"] == "cancelled":
         fail(Exit.REFUSED, f"download {job['job_id']} of {catalog_id} was cancelled")
     if as_json:
@@ -128,6 +121,21 @@ def remove(catalog_id: CatalogId, socket: Socket = None, as_json: Json = False) 
         print_text(f"{catalog_id} is removed, {removed['freed_bytes']} bytes freed")
     else:
         print_text(f"{catalog_id} was not installed")
+
+
+@contextmanager
+def _told_if_lost(catalog_id: str) -> Iterator[None]:
+    """Says of a host that ended during a download what to type then."""
+    from synapse_host.client.faults import ConnectionLost
+
+    try:
+        yield
+    except ConnectionLost as lost:
+        why = str(lost).partition(";")[0]
+        raise ConnectionLost(
+            f"{catalog_id} is not known to be installed, {why}; start the host if it has ended (synapse-host serve), "
+            f"then: synapse-host models download {catalog_id}"
+        ) from lost
 
 
 def _shown_by(show: Callable[[int, int], None]) -> Callable[[dict[str, Any]], None]:
