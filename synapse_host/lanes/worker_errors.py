@@ -30,9 +30,16 @@ async def load_error(refusal: WorkerRefusal, model: RegisteredModel) -> SynapseE
     if not isinstance(error, ArtifactInvalid):
         return error
     name, sha256, size, actual = await anyio.to_thread.run_sync(_file_at_fault, model)
+    # What is as it was registered is not mended by restoring it.
+    unchanged = actual is not None and actual.sha256 == sha256
+    remedy = (
+        "the file is as it was registered, so load another, or this one with another dtype or backend"
+        if unchanged
+        else "restore the file and load the model again"
+    )
     return artifact_invalid(
         name,
-        f"{error.message}; restore the file and load the model again",
+        f"{error.message}; {remedy}",
         expected_sha256=sha256,
         expected_size=size,
         actual=actual,
