@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from synapse_ane.placement_rules import dispatched, why_not
-from synapse_ane.program import SegmentShape, convert, record
+from synapse_ane.program import SegmentShape, building_folder, convert, record
 from synapse_host.ops.weight_source import WeightSource
 from synapse_host.owned_engine.family_table import Family, FamilyConfig
 from synapse_host.owned_engine.segments import Segment, segments_for, tokens_to_cut
@@ -96,7 +96,9 @@ def _converted(
     kept = _Sizes(weights)
     shape = SegmentShape(length, model.config.hidden_size, segment.has_stem, model.kinds and segment.has_stem)
     recorded = record(_build(model, segment), kept, shape, max_tokens=max_tokens)
-    for function in convert(recorded)._mil_program.functions.values():
+    with building_folder():
+        functions = list(convert(recorded)._mil_program.functions.values())
+    for function in functions:
         yield function, frozenset(kept.sizes)
 
 

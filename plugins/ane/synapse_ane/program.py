@@ -9,7 +9,7 @@ import contextlib
 import io
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,8 +122,8 @@ def save_package(programs: Mapping[str, RecordedProgram], path: Path, *, onto: P
     """
     if not programs:
         raise ValueError(f"{path.name} would hold no program; give it at least one shape")
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as building, _silence():
-        whole = str(Path(building) / path.name)
+    with building_folder(path.parent) as building, _silence():
+        whole = str(building / path.name)
         if onto is None and len(programs) == 1:
             ((name, recorded),) = programs.items()
             convert(recorded, name).save(whole)
@@ -131,7 +131,7 @@ def save_package(programs: Mapping[str, RecordedProgram], path: Path, *, onto: P
             return
         descriptor = ct.utils.MultiFunctionDescriptor()
         for name, recorded in programs.items():
-            single = str(Path(building) / f"{name}.mlpackage")
+            single = str(building / f"{name}.mlpackage")
             convert(recorded).save(single)
             descriptor.add_function(single, src_function_name=MAIN, target_function_name=name)
         for name in functions_of(onto) if onto else ():
@@ -185,6 +185,21 @@ def look_ups(build: Build, shape: SegmentShape) -> tuple[Gathered, ...]:
     kinds = ops.kinds if shape.kinds else None
     build(ops, Batch(ops.tokens, ops.handle("B"), kinds=kinds), None)
     return tuple(ops.plan.gathered)
+
+
+@contextlib.contextmanager
+def building_folder(below: Path | None = None) -> Iterator[Path]:
+    """A folder, gone at the end, that the converter writes to meanwhile.
+
+    It keeps a package of every program it made, weights included, until the process ends, and for good where that is
+    killed.
+    """
+    with tempfile.TemporaryDirectory(dir=below, prefix=".building-") as building:
+        usual, tempfile.tempdir = tempfile.tempdir, building
+        try:
+            yield Path(building)
+        finally:
+            tempfile.tempdir = usual
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from synapse_ane.mil import ct
 from synapse_ane.program import (
     RecordedProgram,
     SegmentShape,
+    building_folder,
     convert,
     function_name,
     functions_of,
@@ -111,6 +113,18 @@ def test_programs_of_one_package_share_their_weights(tmp_path: Path) -> None:
     assert grown < 0.5 * shared
 
 
+def test_a_conversion_leaves_nothing_but_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, kept = tmp_path / "usual", tmp_path / "kept"
+    usual.mkdir()
+    kept.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(usual))
+    save_package({function_name(64): recorded(64)}, kept / "one.mlpackage")
+    save_package({function_name(96): recorded(96)}, kept / "two.mlpackage", onto=kept / "one.mlpackage")
+    assert sorted(path.name for path in kept.iterdir()) == ["one.mlpackage", "two.mlpackage"]
+    assert list(usual.iterdir()) == []
+    assert tempfile.gettempdir() == str(usual)
+
+
 def test_the_passes_that_are_left_out_would_have_changed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def everything() -> Any:
         passes = ct.PassPipeline()
@@ -123,7 +137,8 @@ def test_the_passes_that_are_left_out_would_have_changed_nothing(monkeypatch: py
     for passes in (program._passes, everything):
         monkeypatch.setattr(program, "_passes", passes)
         programs = [recorded(600, model=model), record_whole(whole, Weights(model.tensors()), 300)]
-        made.append([convert(each).get_spec().mlProgram.SerializeToString(deterministic=True) for each in programs])
+        with building_folder():
+            made.append([convert(each).get_spec().mlProgram.SerializeToString(deterministic=True) for each in programs])
     assert len(everything().passes) > 2 * len(program.PASSES)
     assert made[0] == made[1]
 
