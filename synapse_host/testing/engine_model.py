@@ -216,10 +216,17 @@ class EngineModel:
         self._begin_turn()
         if self.decided is not None:
             self.closing, self.decided = self.decided, None
-        if self.closing is not None and self.running is None and not self.held:
-            self.held = True
-            if isinstance(self.closing, Compile):
-                self.history.began(self.closing.shape.length, self.now)
+        if self.closing is None or self.running is not None or self.held:
+            return
+        if isinstance(self.closing, Compile):
+            if self.pause.active and not self.residency.waiting(self.closing.shape):
+                # Nobody waits for it any more, and no pause is kept waiting for that.
+                self._opened()
+                self._follow(self.residency.compile_failed("paused"))
+                self._advance()
+                return
+            self.history.began(self.closing.shape.length, self.now)
+        self.held = True
 
     def _do(self, what: str, lane: str) -> None:
         if what == "load":
