@@ -15,6 +15,8 @@ from synapse_host.owned_engine.engine import ModelSettings, model_config
 
 #: Names that are told; a checkpoint cut short may have hundreds.
 _MOST_NAMED = 5
+#: What published encoders carry from their training and no task of ours reads: to speak of it would be said of them all.
+_TRAINING_HEADS = frozenset({"pooler", "cls"})
 
 
 def note_unread(spec: LoadSpec, settings: ModelSettings, pooling: Pooling = "last", normalize: bool = False) -> None:
@@ -35,7 +37,7 @@ def note_unread(spec: LoadSpec, settings: ModelSettings, pooling: Pooling = "las
 
 
 def unread_tensors(spec: LoadSpec, settings: ModelSettings, pooling: Pooling, normalize: bool) -> list[str]:
-    """The tensors of floating numbers that are not read, by their names in the file, sorted.
+    """The tensors of floating numbers that are not read, by their names in the file, sorted; heads of training aside.
 
     Raises:
         ValueError: the checkpoint is not the model's.
@@ -53,4 +55,5 @@ def unread_tensors(spec: LoadSpec, settings: ModelSettings, pooling: Pooling, no
         head(ops, config, x, batch)
     shapes = checkpoint_shapes(spec)
     stored = (shapes.entry(name) for name in shapes if name not in ops.weights)
-    return sorted(tensor.name for tensor in stored if tensor.dtype.startswith(("F", "BF")))
+    names = (tensor.name for tensor in stored if tensor.dtype.startswith(("F", "BF")))
+    return sorted(name for name in names if _TRAINING_HEADS.isdisjoint(name.split(".")))

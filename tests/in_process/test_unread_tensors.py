@@ -63,6 +63,15 @@ def test_a_decoder_reads_its_output_embeddings_and_an_encoder_of_it_does_not(
     assert "not read" not in told(tmp_path, capsys, runtime_config={"operation": "generate"})
 
 
+def test_heads_of_training_that_every_encoder_carries_are_not_spoken_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path, BERT)
+    heads = ("pooler.dense.weight", "cls.predictions.bias")
+    write_safetensors(tmp_path / "model.safetensors", {**BERT.tensors(), **dict.fromkeys(heads, np.ones(3, np.float32))})
+    assert "not read" not in told(tmp_path, capsys)
+
+
 def test_tensors_of_whole_numbers_are_read_by_nobody_and_not_spoken_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
