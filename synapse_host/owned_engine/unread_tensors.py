@@ -15,7 +15,7 @@ from synapse_host.owned_engine.engine import ModelSettings, model_config
 
 #: Names that are told; a checkpoint cut short may have hundreds.
 _MOST_NAMED = 5
-#: What published encoders carry from their training and no task of ours reads: to speak of it would be said of them all.
+#: What published encoders carry from their training and no task of ours reads: a note on it would be one on them all.
 _TRAINING_HEADS = frozenset({"pooler", "cls"})
 
 

@@ -67,8 +67,8 @@ def test_heads_of_training_that_every_encoder_carries_are_not_spoken_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_model(tmp_path, BERT)
-    heads = ("pooler.dense.weight", "cls.predictions.bias")
-    write_safetensors(tmp_path / "model.safetensors", {**BERT.tensors(), **dict.fromkeys(heads, np.ones(3, np.float32))})
+    heads = dict.fromkeys(("pooler.dense.weight", "cls.predictions.bias"), np.ones(3, np.float32))
+    write_safetensors(tmp_path / "model.safetensors", {**BERT.tensors(), **heads})
     assert "not read" not in told(tmp_path, capsys)
 
 
