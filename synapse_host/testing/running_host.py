@@ -18,6 +18,8 @@ from synapse_host.settings import resolve_paths
 #: Seconds a host may take to listen on a busy machine, and to stop.
 START_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 60.0
+#: Seconds for a line of its log to come through the pipe.
+SAYS_DEADLINE_S = 30.0
 _READY = "listening on "
 
 
@@ -34,6 +36,7 @@ class RunningHost:
         self._environment = {**os.environ, **own, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
+        self._printed = threading.Condition()
         #: Set when the host listens, or has ended without.
         self._ready = threading.Event()
         self._listening = False
@@ -79,6 +82,11 @@ class RunningHost:
         process.kill()
         self._ended(process)
 
+    def says(self, text: str) -> bool:
+        """Whether the host prints ``text``, in however many lines; what it has printed may be under way still."""
+        with self._printed:
+            return self._printed.wait_for(lambda: text in "".join(self.output), SAYS_DEADLINE_S)
+
     def client(self, **options: Any) -> Client:
         """A new blocking client."""
         return Client.connect(self.socket, **options)
@@ -96,7 +104,9 @@ class RunningHost:
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
-                self.output.append(line)
+                with self._printed:
+                    self.output.append(line)
+                    self._printed.notify_all()
                 if line.startswith(_READY):
                     self._listening = True
                     self._ready.set()

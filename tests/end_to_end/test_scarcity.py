@@ -42,7 +42,7 @@ def test_a_host_out_of_descriptors_waits_and_serves_again(tmp_path: Path) -> Non
             client.close()
         with host.client() as client:
             assert client.models_list()["models"] == []
-        assert any("cannot accept a connection" in line for line in host.output)
+        assert host.says("cannot accept a connection")
 
 
 def test_a_frame_of_wrong_items_is_refused_by_its_first(host: RunningHost, client: Client) -> None:

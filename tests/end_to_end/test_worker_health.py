@@ -109,4 +109,4 @@ def test_a_leaking_worker_is_replaced_and_no_caller_notices(tmp_path: Path, cert
         gone = pids - {row["worker_pid"], None}
         assert gone
         assert all(wait_until_gone(pid) for pid in gone)
-        assert "recycling" in "".join(host.output)
+        assert host.says("recycling")
