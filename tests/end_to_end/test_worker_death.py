@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 MODEL, TEXT = "tiny", "the tide came in"
-GONE_WITHIN_S = 20.0
+GONE_WITHIN_S = 2.0
 
 
 @pytest.fixture(scope="module")
