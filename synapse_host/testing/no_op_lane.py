@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 
 import anyio
+import anyio.lowlevel
 
 from synapse_host.errors import EngineCrashed, SynapseError
 from synapse_host.hookspecs import BatchPolicy
@@ -107,3 +108,14 @@ class NoOpLane:
             return self.dims, _ones(len(rows) * self.dims)
         self.computed.append(list(item_ids))
         return self.dims, b"".join(named_vector(item_id, self.dims) for item_id in item_ids)
+
+    async def begun(self) -> None:
+        """Wait until one group is computed and the next is on the device; every one was to be held."""
+        with anyio.fail_after(30):
+            await self.entered.wait()
+            gate, self.hold = self.hold, anyio.Event()
+            assert gate is not None
+            gate.set()
+            while not self.computed:
+                await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()

@@ -116,25 +116,13 @@ async def test_open_jobs_are_found_by_their_key_and_its_parts_alone(book: Book) 
 # --- on a lane -------------------------------------------------------------------------------------------------------
 
 
-async def begun(lane: NoOpLane) -> None:
-    """Wait until one group is computed and the next is on the device."""
-    with anyio.fail_after(30):
-        await lane.entered.wait()
-        gate, lane.hold = lane.hold, anyio.Event()
-        assert gate is not None
-        gate.set()
-        while not lane.computed:
-            await anyio.lowlevel.checkpoint()
-    await anyio.wait_all_tasks_blocked()
-
-
 async def test_a_running_job_that_is_wanted_no_more_keeps_what_is_computed(path: Path) -> None:
     lane = NoOpLane()
     async with job_bench(path, lane) as bench:
         lane.hold = anyio.Event()
         job = (await bench.submit(numbered("k", 24))).job
         behind = (await bench.submit(numbered("behind", 9))).job
-        await begun(lane)
+        await lane.begun()
         with anyio.fail_after(30):
             ended = await bench.dispatcher.cancel(job.job_id)
         assert (ended.state, ended.items_done, ended.error_json) == ("cancelled", 8, None)

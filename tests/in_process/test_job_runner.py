@@ -252,7 +252,7 @@ async def test_a_job_that_runs_out_of_time_keeps_what_it_has(path: Path, monkeyp
     async with job_bench(path, lane) as bench:
         lane.hold = anyio.Event()
         job = (await bench.submit(numbered("k", 24, deadline_ms=60_000))).job
-        await _begun(lane)
+        await lane.begun()
         time_is_up.cancel()
         failed = await bench.ended(job.job_id)
         assert [0 < seconds <= 60 for seconds in allowed] == [True]
@@ -265,7 +265,7 @@ async def test_a_host_that_stops_commits_what_it_computed(path: Path) -> None:
     async with job_bench(path, lane) as bench:
         lane.hold = anyio.Event()
         job = (await bench.submit(numbered("k", 24))).job
-        await _begun(lane)
+        await lane.begun()
     async with job_bench(path, NoOpLane(), generation=2) as bench:
         ended = await bench.ledger.job(job.job_id)
         assert (ended.state, error_of(ended)["code"]) == ("failed_transient", "module_restarted")
@@ -329,18 +329,6 @@ async def test_every_job_closes_with_one_line(path: Path, caplog: pytest.LogCapt
     assert "closed as done after" in lines[0]
     assert "9 of 9 items" in lines[0]
     assert "failed_transient (engine_crashed)" in lines[1]
-
-
-async def _begun(lane: NoOpLane) -> None:
-    """Wait until one group is computed and the next is on the device; every one was to be held."""
-    with anyio.fail_after(30):
-        await lane.entered.wait()
-        gate, lane.hold = lane.hold, anyio.Event()
-        assert gate is not None
-        gate.set()
-        while not lane.computed:
-            await anyio.lowlevel.checkpoint()
-    await anyio.wait_all_tasks_blocked()
 
 
 async def _agrees(bench: JobBench) -> None:
