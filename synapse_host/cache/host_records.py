@@ -92,12 +92,12 @@ def claim_host(layout: CacheLayout, host_id: str, home: Path, *, now_ms: int) ->
     try:
         with change_lock(layout):
             number, wanted = 0, host_id
-            while (descriptor := _claimed(layout, wanted, here)) is None:
+            while (claimed := _claimed(layout, wanted, here)) is None:
                 wanted = copied_id(host_id, here, number)
                 number += 1
-            claim = HostClaim(wanted, descriptor)
+            claim, known = claimed
             try:
-                _note(layout, wanted, here, now_ms)
+                _note(layout, wanted, here, now_ms, known)
                 if wanted != host_id:
                     _copy_pins(layout, host_id, wanted)
             except BaseException:
@@ -159,8 +159,8 @@ def machine_digest(read: Callable[[Path], str] = Path.read_text) -> str:
     return ""
 
 
-def _claimed(layout: CacheLayout, host: str, here: Place) -> int | None:
-    """The lock of the id, None where somebody else has it or is noted to."""
+def _claimed(layout: CacheLayout, host: str, here: Place) -> tuple[HostClaim, HostRecord | None] | None:
+    """The claim to the id and the record it stands in, None where somebody else has it or is noted to."""
     descriptor = locked_alone(layout.host_lock(host), os.O_CREAT)
     if descriptor is None:
         return None
@@ -170,13 +170,12 @@ def _claimed(layout: CacheLayout, host: str, here: Place) -> int | None:
         os.close(descriptor)
         raise
     if record is None or is_same_place(record.place, here):
-        return descriptor
+        return HostClaim(host, descriptor), record
     os.close(descriptor)
     return None
 
 
-def _note(layout: CacheLayout, host: str, here: Place, now_ms: int) -> None:
-    known = read_record(layout, host)
+def _note(layout: CacheLayout, host: str, here: Place, now_ms: int, known: HostRecord | None) -> None:
     if known is None or known.place != here or not 0 <= now_ms - known.seen_ms < _SEEN_MS:
         inode = layout.root.stat().st_ino
         record = HostRecord(host, here, socket.gethostname(), inode, now_ms)
