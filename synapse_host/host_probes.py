@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 from synapse_host.certification.ledger import Certification, CertificationLedger, Performance
@@ -16,10 +15,11 @@ from synapse_host.settings import Settings
 from synapse_host.store.certification_store import CertificationStore
 from synapse_host.supervision.exchange import Reply
 from synapse_host.supervision.worker import Worker
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _HeldWorker:
     """A worker of a probe's own: each request asks first whether a pause of the lane began."""
 
@@ -34,7 +34,7 @@ class _HeldWorker:
         await self.worker.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class HostProbes:
     """The certifications of one host: carried out, kept, brought back. ``refuse`` raises while a model is paused."""
 

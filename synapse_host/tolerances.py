@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from synapse_host.values import value_object
 
 if TYPE_CHECKING:
     from synapse_host.hookspecs import DType
@@ -71,7 +72,7 @@ def op_bound(op: str, dtype: DType, *, reduction: int = 1, magnitude: float = 1.
     return OP_UNITS[op] * UNIT_ROUNDOFF[dtype] * math.sqrt(reduction) * magnitude
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EndToEnd:
     """What a unit vector of a whole model must keep: the least cosine and the largest error of one component."""
 
@@ -95,7 +96,7 @@ END_TO_END: Mapping[DType, EndToEnd] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Floors:
     """Limits of one precision: the smallest cosine, and the smallest cosine on the magnifying model."""
 
@@ -113,7 +114,7 @@ FLOORS: Mapping[DType, Floors] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ScoreLimits:
     """Limits of one precision on scores: errors of the model's own, and the correlation on the magnifying model."""
 

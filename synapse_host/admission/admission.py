@@ -10,17 +10,17 @@ batch of a cold machine, would turn away what the device could as well begin wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from synapse_host.admission.estimates import FLOOR_MS
 from synapse_host.admission.prediction import DeviceLoad, Prediction, Work, predict
+from synapse_host.values import value_object
 
 #: Bytes counted for an item beside its text: id, token counts and row bookkeeping.
 ITEM_OVERHEAD_BYTES = 128
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Refused:
     """A refusal with the numbers that made it."""
 

@@ -6,18 +6,18 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from synapse_host.admission.admission import Refused, decide_bytes, decide_time
 from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.admission.prediction import FREE, Prediction, Work
 from synapse_host.errors import DeadlineExceeded, InvalidRequest, QueueFull, SynapseError
+from synapse_host.values import value_object
 
 #: Suggested wait after a refusal for bytes: about one bulk group on a CPU lane.
 BYTES_RETRY_MS = 250
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Budget:
     """A request's own time: ``deadline_at`` is monotonic seconds, ``deadline_ms`` and ``max_queue_ms`` as asked.
 

@@ -7,18 +7,18 @@ more than that makes nobody late.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from synapse_host.admission.fair_queue import AGEING_S, INTERACTIVE_IN_A_ROW
 from synapse_host.admission.work_class import WorkClass
+from synapse_host.values import value_object
 
 #: The factor by which the estimates of others may be too small before a request that was admitted begins too late.
 HEADROOM = 1.5
 AGEING_MS = AGEING_S * 1000
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class DeviceLoad:
     """What is known of a device at one moment.
 
@@ -50,7 +50,7 @@ _NOTHING: Mapping[WorkClass, int] = MappingProxyType(dict.fromkeys(WorkClass, 0)
 FREE = DeviceLoad(permits=1, free=True, running_ms=(), groups=_NOTHING, waiting_ms=_NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Work:
     """What a request wants computed: its class, and the estimate of each of its groups in the order they go.
 
@@ -62,7 +62,7 @@ class Work:
     known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Prediction:
     """When a request is expected to begin, and when it begins and ends if others take ``HEADROOM`` times as long."""
 

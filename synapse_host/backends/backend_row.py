@@ -7,7 +7,6 @@ from answering is ``worker_missing``, unless its platform says that it never cou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from synapse_host.backends.discovery import BackendEntry
@@ -22,9 +21,10 @@ from synapse_host.backends.probe_report import (
     decode_report,
 )
 from synapse_host.hookspecs import BackendDescription, CapabilityEvidence, RefusalReason
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class BackendRow:
     """A backend and whether it runs here. ``evidence`` keeps the facts of a refusal beside their floor."""
 

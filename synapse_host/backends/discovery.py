@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import Distribution, EntryPoint, distributions
+
+from synapse_host.values import value_object
 
 #: Entry-point group a backend registers itself under; the name is the backend id, the value its plugin module.
 ENTRY_POINT_GROUP = "synapse_host.backends"
@@ -16,7 +17,7 @@ _BACKEND_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EntryFault:
     """Why an entry cannot even be tried: a fine word and the text that names the thing, the value and the remedy."""
 
@@ -24,7 +25,7 @@ class EntryFault:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class BackendEntry:
     """One backend an installed distribution offers. ``record_digest`` is the sha256 of its RECORD, or empty."""
 

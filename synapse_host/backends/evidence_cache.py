@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from synapse_host.backends.module_stamp import module_stamp
 from synapse_host.backends.premises import premises_stamp
 from synapse_host.backends.probe_report import ProbeReport, ReportFault, report_from_json, report_to_json
 from synapse_host.hookspecs import BackendSettings
+from synapse_host.values import value_object
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ SHARED_CODE = (
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CacheKey:
     """Everything that must be the same for a kept report to be believed.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from synapse_host.hookspecs import BackendHooks
+from synapse_host.values import value_object
 
 PREFIX = "synapse_"
 DESCRIBE = "synapse_describe"
@@ -26,7 +26,7 @@ TASK_HOOKS = {"embed": "synapse_embed", "rerank": "synapse_rerank", "generate": 
 PACKED_HOOKS = ("synapse_admit_packed", "synapse_evict_packed")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Attribute:
     """One attribute of a plugin module; ``options`` is what ``hookimpl`` left on it, None without the decorator."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from synapse_host.hookspecs import DeviceClass
+from synapse_host.values import value_object
 
 #: Spellings of one processor architecture that operating systems disagree on.
 _MACHINES = {"aarch64": "arm64", "amd64": "x86_64"}
@@ -19,7 +19,7 @@ _MACHINES = {"aarch64": "arm64", "amd64": "x86_64"}
 _SYSTEMS = {"macos": "darwin", "windows": "win32"}
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class KnownBackend:
     """One backend this project ships; ``platforms`` as in ``BackendDescription``."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal
 
 from synapse_host.backends.description_check import check_description, check_evidence
 from synapse_host.hookspecs import BackendDescription, BatchPolicy, CapabilityEvidence, PackedSupport, Premises
+from synapse_host.values import value_object
 
 #: Bytes of the line, its newline included (original facts 1.8: standard output is capped at 4096 bytes).
 MAX_REPORT_BYTES = 4096
@@ -30,7 +31,7 @@ class ReportFault(ValueError):
     """Bytes that are no report, or a report too long to send; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ProbeReport:
     """``ok`` and ``refused`` carry description and evidence; ``broken`` carries reason_detail and message."""
 
@@ -41,7 +42,7 @@ class ProbeReport:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ChildOutcome:
     """How the child ended. ``exit_code`` is negative for a signal; ``answer`` is its standard output."""
 

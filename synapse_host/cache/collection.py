@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from synapse_host.cache.collection_rule import Delete, Keep, Mark, Verdict, judge
@@ -14,9 +14,10 @@ from synapse_host.cache.durable_files import remove_durably
 from synapse_host.cache.layout import CacheLayout, unusable
 from synapse_host.cache.locks import change_lock, exclusive_lease
 from synapse_host.cache.metadata import BlobMetadata, Tombstone, read_metadata, write_metadata
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Outcome:
     """What became of one digest, and the bytes that were freed."""
 

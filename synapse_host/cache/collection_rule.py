@@ -7,25 +7,25 @@ digest a moment ago has that long to take a lease or a pin.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.cache.pin_owners import belongs_to
+from synapse_host.values import value_object
 
 KeptReason = Literal[
     "pinned_by_requesting_module", "pinned_by_foreign_module", "shared_reader_or_gc_active", "missing_metadata"
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Keep:
     """The blob stays."""
 
     reason: KeptReason
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Mark:
     """The blob is to be marked at ``marked_ms`` and may go from ``delete_after_ms`` on."""
 
@@ -33,7 +33,7 @@ class Mark:
     delete_after_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Delete:
     """The blob goes now."""
 
@@ -56,7 +56,7 @@ def judge(metadata: BlobMetadata, *, owner: str, now_ms: int, grace_ms: int) -> 
     return Delete() if now_ms >= due else Mark(stone.marked_ms, due)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CacheEntry:
     """A blob as the watermark sees it: its bytes, when it was last read, and whether anybody pins it."""
 

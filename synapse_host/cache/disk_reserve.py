@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+
+from synapse_host.values import value_object
 
 #: Bytes to leave free, and the part of a disk that is less: room for the store and its journal to grow by a job.
 RESERVE_BYTES = 64 * 1024 * 1024
 _RESERVE_PART = 20
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class DiskRoom:
     """A disk as this user sees it: bytes free, and bytes in all."""
 

@@ -7,18 +7,19 @@ under a known id is another host.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
+from synapse_host.values import value_object
 
 #: running: its lock is held. stopped: its home is here. gone: another home, or none, is where its home was.
 #: elsewhere: its home is not this machine's to look at. unknown: it has pins and was never noted in this cache.
 HostState = Literal["running", "stopped", "gone", "elsewhere", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Place:
     """The directory of a store. ``machine`` is a digest that tells machines apart; empty where nothing does."""
 

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from synapse_host.cache.locks import change_lock, locked_alone
 from synapse_host.cache.metadata import read_metadata, write_metadata
 from synapse_host.errors import StoreFailure
 from synapse_host.identity.digests import sha256_hex
+from synapse_host.values import value_object
 
 _VERSION = 1
 #: What a copied host needs as its original does. Jobs are not copied: they run in one process.
@@ -33,7 +34,7 @@ _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class HostRecord:
     """One host: where its store lies, the name of its machine for people, and when it was last seen to start."""
 

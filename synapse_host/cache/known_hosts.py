@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from synapse_host.cache import pin_owners
@@ -15,12 +14,13 @@ from synapse_host.cache.layout import CacheLayout, unusable
 from synapse_host.cache.locks import change_lock
 from synapse_host.cache.metadata import BlobMetadata, read_metadata, write_metadata
 from synapse_host.errors import StoreFailure
+from synapse_host.values import value_object
 
 #: The id of the host whose store lies in a directory, None where none does; ``StoreFailure`` where it cannot be read.
 StoreId = Callable[[Path], str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class KnownHost:
     """A host that was noted in the cache or has pins there. ``record`` is None for one that was never noted."""
 
@@ -31,7 +31,7 @@ class KnownHost:
     pinned_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Forgotten:
     """What a host had that is no more: pins, and the files nobody pins now."""
 

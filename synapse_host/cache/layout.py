@@ -11,10 +11,10 @@ import errno
 import fcntl
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from synapse_host.errors import InvalidRequest, StoreFailure
+from synapse_host.values import value_object
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 #: Errors of whoever may not write.
@@ -23,7 +23,7 @@ _UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CacheLayout:
     """The directories of one cache, which several hosts may share."""
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from synapse_host.cache.durable_files import write_durably
 from synapse_host.cache.layout import CacheLayout
 from synapse_host.errors import StoreFailure
+from synapse_host.values import value_object
 
 #: Written into each document; another number is another layout.
 _VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Tombstone:
     """A mark that the blob is to go: when it was set, in milliseconds of the epoch, and by which owner."""
 
@@ -22,7 +23,7 @@ class Tombstone:
     marked_by: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class BlobMetadata:
     """One blob. ``pins`` names the owners that want it kept, sorted and each once; ``size`` is in bytes."""
 

@@ -14,6 +14,7 @@ from synapse_host.hookspecs import DType, Pooling, Task
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.identity.numeric_profile import EngineIdentity
+from synapse_host.values import value_object
 
 FileRole = Literal["model", "tokenizer", "config"]
 
@@ -21,7 +22,7 @@ FileRole = Literal["model", "tokenizer", "config"]
 CATALOG_BACKENDS: tuple[str, ...] = ("metal", "ane", "cuda", "vulkan")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CatalogFile:
     """One file of an entry, as it is named upstream; ``backends`` need it."""
 
@@ -32,7 +33,7 @@ class CatalogFile:
     backends: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Upstream:
     """Where the files come from: a repository and the 40 hex digits of one of its commits."""
 
@@ -40,7 +41,7 @@ class Upstream:
     revision: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CatalogEngine:
     """What the document expects the engine of a backend to be; never asked of the plugin that is checked against it.
 
@@ -54,7 +55,7 @@ class CatalogEngine:
     unpinned_flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CatalogBackend:
     """One backend of an entry. ``shipped`` rows are always declared; the others where a setting switches them on.
 

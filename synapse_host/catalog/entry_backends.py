@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from synapse_host.backends.backend_row import BackendRow
 from synapse_host.catalog.entries import CatalogBackend, CatalogEntry
 from synapse_host.errors import BackendUnavailable
 from synapse_host.hookspecs import BackendDescription, RefusalReason
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EntryBackend:
     """One row of an entry on this machine; ``reason`` is None where it runs, ``description`` where nobody gave one."""
 

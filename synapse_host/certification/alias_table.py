@@ -8,8 +8,10 @@ it was (wire contract section 5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from synapse_host.values import value_object
 
 Pair = tuple[str, str]
 
@@ -19,7 +21,7 @@ def pair_of(one: str, other: str) -> Pair:
     return (one, other) if one <= other else (other, one)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Alias:
     """A declared pair; it holds until ``valid_to_ms``, which is None while it does."""
 
@@ -42,7 +44,7 @@ class Alias:
         return row
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Mixed:
     """An index holds vectors of two identities that are not declared equivalent (any more)."""
 

@@ -8,7 +8,7 @@ misses come in the order of the operations, so that the first is the one the oth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,13 +18,14 @@ from synapse_host.certification.metrics import cosines
 from synapse_host.certification.score_metrics import pearson
 from synapse_host.hookspecs import CheckNumbers, DType, Task
 from synapse_host.tolerances import FLOORS, SCORE_LIMITS, op_bound
+from synapse_host.values import value_object
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 #: The numbers of a family's model that decide for a lane of a task: a reranker has the encoder and the head.
 _KINDS_OF_TASK: Mapping[Task, tuple[str, ...]] = {"embed": ("vectors",), "rerank": ("vectors", "scores")}
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EngineFindings:
     """What was missed, a sentence each, and the evidence to keep."""
 

@@ -7,12 +7,11 @@ what catches those. They are set about four times looser than the largest error 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from synapse_host.certification.metrics import Agreement
 from synapse_host.certification.score_metrics import ScoreAgreement
 from synapse_host.hookspecs import DType
 from synapse_host.tolerances import FLOORS, MAX_NORM_ERROR, MIN_KENDALL_TAU, MIN_PEARSON, SCORE_LIMITS
+from synapse_host.values import value_object
 
 __all__ = [
     "FLOORS",
@@ -26,7 +25,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Gates:
     """What the settings ask of every lane."""
 

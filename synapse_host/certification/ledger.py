@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from synapse_host.errors import NotCertified, ProbeRequired
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.values import value_object
 
 Status = Literal["certified", "uncertified"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Certification:
     """The outcome of the last probe of one identity on one machine profile."""
 
@@ -26,7 +26,7 @@ class Certification:
     measured_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Performance:
     """Measured speed of one identity on one machine profile."""
 

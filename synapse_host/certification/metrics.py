@@ -5,18 +5,18 @@ Pure numpy on float64. Rows are texts; both arrays have the same rows in the sam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from synapse_host.tolerances import TIE_MARGIN
+from synapse_host.values import value_object
 
 Vectors: TypeAlias = npt.NDArray[np.floating]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Agreement:
     """How close two sets of vectors are."""
 

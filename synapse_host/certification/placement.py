@@ -6,15 +6,15 @@ numbers are. Certification therefore gates on the lowest share of any shape (wir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.residency import Serving
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Placement:
     """The shares a lane's worker told: after each shape was compiled, or once for a set of packages (shape None).
 

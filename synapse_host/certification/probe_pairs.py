@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from importlib import resources
 
 from synapse_host.errors import InvalidRequest
 from synapse_host.tokenization.pairs import PairTokenizer
+from synapse_host.values import value_object
 
 POOLS = 8
 #: Places of the queries among the probe's texts.
 _QUERIES = range(6, 6 + 7 * POOLS, 7)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ProbePairs:
     """Composed sequences, and the places of those that compete for one query."""
 

@@ -22,11 +22,12 @@ from synapse_host.lanes.registered_model import CHECKPOINT_SUFFIX, RegisteredMod
 from synapse_host.magnifiers.magnifier import VOCAB, Magnifier
 from synapse_host.magnifiers.table import MAGNIFIED, magnifier_of
 from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
+from synapse_host.values import value_object
 
 REFERENCE_BACKEND = "reference"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@value_object
 class ProbeSetting:
     """What a probe needs from its host; ``reference_checks`` keeps the reference's own check, once it was computed."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -11,11 +10,12 @@ import numpy.typing as npt
 
 from synapse_host.tokenization.pair_template import ScoreKind
 from synapse_host.tolerances import TIE_MARGIN
+from synapse_host.values import value_object
 
 Scores: TypeAlias = npt.NDArray[np.floating]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ScoreAgreement:
     """How close two sets of scores are.
 

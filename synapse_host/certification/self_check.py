@@ -9,7 +9,7 @@ How figures are judged is ``self_check_judge``, what they are held against ``sel
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from synapse_host.errors import EngineCrashed, SelfCheckFailed
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.identity.numeric_profile import EngineIdentity
+from synapse_host.values import value_object
 
 State = Literal["pending", "passed", "failed"]
 
@@ -25,7 +26,7 @@ State = Literal["pending", "passed", "failed"]
 NOT_APPLICABLE: Mapping[str, Any] = MappingProxyType({"state": "not_applicable"})
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class SelfCheckKey:
     """What a finding holds for.
 
@@ -61,7 +62,7 @@ class SelfCheckKey:
         return sha256_hex(canonical_json(self.as_json()))
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class SelfCheckRow:
     """Where the check of one key stands; ``figures`` and ``checked_at_ms`` are those of the run that decided it."""
 

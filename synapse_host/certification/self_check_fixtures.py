@@ -12,13 +12,13 @@ import binascii
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Literal
 
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
+from synapse_host.values import value_object
 
 #: The tokens a reranker by readout takes its probability from, as (yes, no).
 Readout = tuple[int, int]
@@ -30,7 +30,7 @@ class FixtureInvalid(ValueError):
     """Fixtures that are absent, damaged or not what their seal says; the message names the model."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class FixtureCase:
     """One row of token ids and its figures.
 
@@ -45,7 +45,7 @@ class FixtureCase:
     pool: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Fixture:
     """The cases of one model, and the digest that seals them; ``profile_rows`` are those without published figures."""
 

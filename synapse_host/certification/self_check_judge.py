@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 from typing import Any, Literal
 
@@ -26,12 +26,13 @@ from synapse_host.tolerances import (
     TIE_MARGIN,
     distance_of,
 )
+from synapse_host.values import value_object
 
 #: What a lane computes in, as far as tolerances go: float32 lanes are held tighter on scores.
 ToleranceClass = Literal["fp32", "fp16"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Verdict:
     """The outcome of one run: ``reason`` names case, figure and bound of the first miss, None when all passed."""
 

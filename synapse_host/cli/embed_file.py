@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from synapse_host.cli.file_items import ItemSource, Survey, survey
@@ -18,6 +17,7 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import ConnectionLost
 from synapse_host.client.job_parts import job_parts
 from synapse_host.identity.digests import sha256_hex
+from synapse_host.values import value_object
 
 #: What a person can do when it was interrupted, however.
 GO_ON = "run the same command again to go on where it stopped"
@@ -29,7 +29,7 @@ HANDED_IN = "the host goes on with the jobs that were handed in"
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Embedded:
     """What came of it."""
 

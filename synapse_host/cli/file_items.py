@@ -7,13 +7,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from synapse_host.cli.passages import UnreadableFile, text_files, text_of
 from synapse_host.cli.sought_field import SoughtField, listed, shown
+from synapse_host.values import value_object
 
 #: An item: its id and its text.
 Item = tuple[str, str]
@@ -41,7 +41,7 @@ class _Row(NamedTuple):
     given: Any
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ItemSource:
     """Where items come from; every walk over them reads the files anew.
 
@@ -117,7 +117,7 @@ class ItemSource:
         return Entry(where, str(row.number) if name is None or name == "" else str(name), text)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Survey:
     """How many items there are, and a digest of all ids and texts in their order."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from synapse_host.values import value_object
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,7 @@ class UnreadableFile(Exception):
     """A file cannot be read as text; the message names it and says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Passage:
     """One paragraph and where it stands; ``line`` counts from 1."""
 
@@ -32,7 +33,7 @@ class Passage:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Match:
     """A passage with its cosine to the question; ``truncated`` when the model read only the start of it."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ import orjson
 
 from synapse_host.cli.appearing_files import appearing
 from synapse_host.client.replies import EmbedReply
+from synapse_host.values import value_object
 
 
 class UnwritableFile(Exception):
@@ -61,7 +61,7 @@ def vector_file(path: Path, rows: int) -> Iterator[VectorFile]:
         raise _unwritable(path, problem) from problem
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _Explained:
     """A file whose write errors name it; beside those of the block they would be taken for one another."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+
+from synapse_host.values import value_object
 
 #: Statuses that may pass by themselves.
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -15,7 +16,7 @@ _STRONG_TAG = re.compile(r'"[\x21\x23-\x7e]*"')
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Body:
     """The bytes from ``start`` on follow. ``size`` is that of the whole file as the server tells it, if it does."""
 
@@ -23,7 +24,7 @@ class Body:
     size: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Refused:
     """No bytes. ``passing`` where it may be worth asking again, after ``retry_after_s`` if the server names a time."""
 
@@ -32,7 +33,7 @@ class Refused:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class BeginAnew:
     """The server cannot go on from the offset: ask for the file from its start."""
 

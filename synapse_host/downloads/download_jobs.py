@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -22,11 +21,12 @@ from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.store.download_tables import DownloadKeyRow, DownloadRow
 from synapse_host.store.install_store import InstallStore
+from synapse_host.values import value_object
 
 JOB_KIND = "models.download"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class JobRules:
     """What the jobs are given from outside; ``retention_ms`` is how long an ended job can be asked for."""
 

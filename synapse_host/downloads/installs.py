@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class InstallMember:
     """One file of an install: its content lies in the model cache under ``sha256``."""
 
@@ -16,7 +18,7 @@ class InstallMember:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Install:
     """The files of one manifest of a catalog entry, by name: backends may want different files of one role.
 

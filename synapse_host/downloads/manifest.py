@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class WantedFile:
     """One file. ``source`` is where it lies: an http(s) address, or a path below the endpoint and its mirror.
 
@@ -20,7 +20,7 @@ class WantedFile:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Manifest:
     """The files of a catalog entry that backends runnable here need; ``manifest_digest`` pins the entry's content."""
 

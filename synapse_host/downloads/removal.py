@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
@@ -14,9 +13,10 @@ from synapse_host.downloads.job_pins import release_install
 from synapse_host.downloads.seams import HolderSource
 from synapse_host.errors import ModelInUse
 from synapse_host.store.download_store import DownloadStore
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Removed:
     """What was removed: the manifests, in order, and the bytes of content that went with them."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,11 +29,12 @@ from synapse_host.store.database import Store
 from synapse_host.store.download_store import DownloadStore
 from synapse_host.store.install_store import InstallStore
 from synapse_host.store.module_store import ModuleStore
+from synapse_host.values import value_object
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class RoomPlan:
     """What a room is made of. ``host_id`` names this host's pins; ``max_bytes`` is what the cache may grow to."""
 

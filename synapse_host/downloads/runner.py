@@ -28,6 +28,7 @@ from synapse_host.downloads.verification import ContentVerifier
 from synapse_host.errors import ArtifactInvalid, EngineCrashed, StoreFailure, SynapseError
 from synapse_host.store.download_store import DownloadStore
 from synapse_host.store.download_tables import InstallMemberRow, InstallRow
+from synapse_host.values import value_object
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class ActiveDownload:
     recorded: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Runner:
     """What every job is carried out with. ``clock`` counts seconds, ``now_ms`` milliseconds of the epoch."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from synapse_host.downloads.manifest import Manifest, WantedFile
+from synapse_host.values import value_object
 
 HolderKind = Literal["loaded", "job", "self_check", "request"]
 #: kind -> the name its id has on the wire (wire contract section 2, ``model_in_use``).
 _ID_FIELDS = {"loaded": "model_id", "job": "job_id", "self_check": "check_id", "request": "lease_id"}
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Holder:
     """Somebody who keeps an entry from being removed."""
 

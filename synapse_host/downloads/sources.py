@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from synapse_host.values import value_object
 
-@dataclass(frozen=True, slots=True)
+
+@value_object
 class Address:
     """One place to ask. ``token`` goes to this address alone, never to where it may redirect."""
 
@@ -23,7 +25,7 @@ class Address:
         return urlunsplit((parts.scheme, f"{host}:{parts.port}" if parts.port else host, parts.path, "", ""))
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Sources:
     """Endpoint and mirror, as http(s) addresses; the token is the endpoint's."""
 

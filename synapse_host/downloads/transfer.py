@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from synapse_host.downloads.manifest import WantedFile
 from synapse_host.downloads.sources import Address
 from synapse_host.errors import ArtifactInvalid, StoreFailure, SynapseError
 from synapse_host.time_limits import TimeLimits
+from synapse_host.values import value_object
 
 if TYPE_CHECKING:
     import aiohttp
@@ -42,7 +42,7 @@ FLUSH_BYTES = 64 * 1024 * 1024
 _BLOCKS_AHEAD = 4
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class TransferRules:
     """What a transfer is given from outside.
 

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +17,7 @@ from synapse_host.identity import cpu_features
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.identity.numeric_profile import EngineIdentity, compact_json
 from synapse_host.identity.nvidia_gpus import NvidiaGpu, nvidia_gpus
+from synapse_host.values import value_object
 
 #: Seconds one probing command may take (facts section 3).
 PROBE_BUDGET_S = 2.0
@@ -72,7 +72,7 @@ class ThisMachine:
         return nvidia_gpus()
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class MachineProfile:
     """What a certification is bound to, in the order it is hashed in; ``gpus`` count where there are any."""
 

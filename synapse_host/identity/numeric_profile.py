@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from synapse_host.identity.digests import sha256_hex
+from synapse_host.values import value_object
 
 Pooling = Literal["mean", "cls", "last_token"]
 Normalization = Literal["none", "l2"]
@@ -24,7 +25,7 @@ ThreadPolicy = Literal["quiet", "balanced", "performance"]
 PROFILE_POOLING: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "last": "last_token"}
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EngineIdentity:
     """Who computes: the engine's name and version, and the flags of its build that move numbers."""
 
@@ -42,7 +43,7 @@ class EngineIdentity:
         return {"engine": self.engine, "version": self.version, "build_flags": dict(sorted(self.build_flags.items()))}
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CertifiedShape:
     """The limits a lane is measured under, in tokens and rows; all but the first are fixed (facts section 3)."""
 

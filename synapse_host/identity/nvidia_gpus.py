@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from synapse_host.values import value_object
 
 if TYPE_CHECKING:
     import ctypes
@@ -22,7 +23,7 @@ DRIVER_SIGNS = (Path("/proc/driver/nvidia/version"), Path("/dev/dxg"))
 _VERSION_BYTES, _NAME_BYTES = 80, 96
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class NvidiaGpu:
     """One GPU as the driver presents it: its name, its memory in MiB, and the driver's own version."""
 

@@ -6,10 +6,12 @@ runs; what was left of its time to run is left when it goes on (wire contract se
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ClockLengths:
     """What the settings allow, in milliseconds."""
 
@@ -18,7 +20,7 @@ class ClockLengths:
     resume_ms: int = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class JobClocks:
     """The times of one job; a paused one has ``paused_at_ms``, one that ended ``terminal_at_ms``."""
 

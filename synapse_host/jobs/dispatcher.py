@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import anyio
@@ -25,6 +25,7 @@ from synapse_host.jobs.runner import JobRunner
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.store.cancel_notes import CancelNotes
 from synapse_host.store.job_tables import JobRow
+from synapse_host.values import value_object
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class _Queued(NamedTuple):
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _Unwritten:
     """An end that is decided and could not be written down."""
 

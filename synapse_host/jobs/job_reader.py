@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from sqlmodel import Session
@@ -16,9 +15,10 @@ from synapse_host.jobs.part_keys import part_key, part_number
 from synapse_host.jobs.transactions import error_of
 from synapse_host.store import job_store
 from synapse_host.store.job_tables import JobRow, JobWorkRow
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class JobExcerpt:
     """Rows of a job, and where the next read begins; None when the job has ended and this was all of it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import anyio
 from anyio.abc import TaskGroup
@@ -11,9 +10,10 @@ from anyio.abc import TaskGroup
 from synapse_host.jobs.ledger import JobLedger
 from synapse_host.jobs.pages import Page, PageBuilder
 from synapse_host.jobs.windows import Rows
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class PageLimits:
     """When a page is committed: at so many bytes, or so many seconds after its first row."""
 

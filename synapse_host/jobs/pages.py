@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from synapse_host.tokenization.model_tokenizer import EncodedText
+from synapse_host.values import value_object
 
 #: Bytes a row is counted with beside its vector, its id and its tokens (original facts, section 5).
 ROW_OVERHEAD_BYTES = 256
@@ -24,7 +25,7 @@ def row_bytes(dims: int, item_id: str, tokens: int) -> int:
     return dims * FLOAT_BYTES + len(item_id) + tokens + ROW_OVERHEAD_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Page:
     """A page to commit; ``ordinals`` are the places of its items in the request."""
 

@@ -7,16 +7,17 @@ nobody knows before a model is loaded. Each chunk is sorted again, by tokens, wh
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import orjson
+
+from synapse_host.values import value_object
 
 #: Items and characters of one chunk: enough for several groups of any backend, little enough to hold two of them.
 CHUNK_ITEMS = 512
 CHUNK_CHARS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class SpooledItems:
     """Some items of a job; ``ordinals`` are their places in the request."""
 

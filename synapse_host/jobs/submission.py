@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from synapse_host.jobs.job_state import JobState
 from synapse_host.store.job_tables import JobRow
+from synapse_host.values import value_object
 
 EMBED_BATCH = "embed.batch"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Submission:
     """One batch to run as a job. ``identity`` is what every envelope of its results says beside the vectors."""
 

@@ -7,7 +7,6 @@ said by ``job_state`` alone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from sqlmodel import Session
@@ -20,12 +19,13 @@ from synapse_host.jobs.spool import spool_chunks
 from synapse_host.jobs.submission import EMBED_BATCH, Submission, decide
 from synapse_host.store import job_store
 from synapse_host.store.job_tables import JobPageRow, JobRow, JobWorkRow
+from synapse_host.values import value_object
 
 #: Suggested wait when too many jobs are open.
 FULL_RETRY_MS = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Opening:
     """What a new job needs beside its submission."""
 
@@ -36,7 +36,7 @@ class Opening:
     most_open: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Admission:
     """The job a submission led to, and whether it was ``fresh`` or let go on (``resumed``)."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import BatchPolicy
 from synapse_host.jobs.spool import SpooledItems
 from synapse_host.lanes.batching import group_rows
 from synapse_host.tokenization.model_tokenizer import EncodedText
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Rows:
     """Items with their tokens."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,7 @@ from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pairs import LaneTokenizer, PairTokenizer
+from synapse_host.values import value_object
 
 StartWorker = Callable[[RegisteredModel], Awaitable[Worker]]
 #: What a person does about a bad file.
@@ -57,7 +58,7 @@ class Damage(Protocol):
     async def __call__(self, sha256: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CatalogPackage:
     """The files of the lane of ``entry`` on ``backend``."""
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from synapse_host.values import value_object
+
 #: Compilations remembered; a wait that saw more of them is told that a shape was compiled, though not which.
 REMEMBERED = 16
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _Compilation:
     shape: int
     began: float

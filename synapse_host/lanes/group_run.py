@@ -15,6 +15,7 @@ from synapse_host.lanes.worker_errors import embed_error
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.messages import Message, Scores, VectorsHeader
 
 
@@ -40,7 +41,7 @@ def _untold(rows: int) -> None:
     """Nobody asks how far a request is."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class GroupPlan:
     """How a request is computed: the indices of its rows in groups, and of each its padded tokens and its estimate."""
 

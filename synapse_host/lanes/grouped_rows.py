@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from synapse_host.admission.device_turns import DeviceTurns
@@ -14,6 +13,7 @@ from synapse_host.lanes.lane_pace import LanePace
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import Serving
 from synapse_host.supervision.exchange import Exchange
+from synapse_host.values import value_object
 
 if TYPE_CHECKING:
     from synapse_host.lanes.worker_share import ModelShapes
@@ -23,7 +23,7 @@ Grouped = Literal["embed", "rerank"]
 _MESSAGES = {"embed": embed_message, "rerank": rerank_message}
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class GroupedRows:
     """Carries ``rows`` through ``serving``; ``over`` hears of each group that began, whoever waits for it."""
 

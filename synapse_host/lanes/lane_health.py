@@ -7,11 +7,12 @@ A ``Pulse`` is the last PONG of a worker. The summary has the names of the origi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from synapse_host.values import value_object
 
-@dataclass(frozen=True, slots=True)
+
+@value_object
 class Pulse:
     """What a worker said of itself ``at`` a second of the host's clock; ``fresh_rss_mib`` is its first such figure."""
 
@@ -22,7 +23,7 @@ class Pulse:
     placement_share: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class LaneHealth:
     """One lane as the host knows it; what only a worker has is None while there is none or it has not said.
 

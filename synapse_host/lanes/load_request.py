@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from synapse_host.hookspecs import DType, Pooling, Task
 from synapse_host.tokenization.text_prompts import NO_PROMPTS, TextPrompts
+from synapse_host.values import value_object
 
 NamedFile = tuple[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class LoadRequest:
     """What an operator asked to load; each file is its name inside ``directory`` and the digest it must have."""
 

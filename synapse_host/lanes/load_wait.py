@@ -7,16 +7,16 @@ the load goes on, and that is not what ``model_loading`` says (wire contract sec
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import anyio
 
 from synapse_host.admission.gate import Budget
 from synapse_host.errors import DeadlineExceeded, ModelLoading, SynapseError
 from synapse_host.lanes.worker_errors import shape_compiling
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class LoadWait:
     """One request's wait for the model ``name``, at most ``cap_ms`` of loading and until its deadline.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
 from synapse_host.model_files.safetensors_header import SafetensorsFault, read_safetensors_header
 from synapse_host.model_files.shard_index import INDEX_SUFFIX
 from synapse_host.model_files.source_files import FileDigest, digest_file, open_regular, read_file, resolve_inside
+from synapse_host.values import value_object
 
 SAFETENSORS = "safetensors-package"
 #: The names model.load assumes where it is told none.
@@ -37,7 +38,7 @@ INDEX_OF_WEIGHTS = f"model{INDEX_SUFFIX}"
 LARGEST_CONFIG = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ModelFiles:
     """The files of a model, found inside its directory; ``config`` is None for a format that has none."""
 
@@ -47,7 +48,7 @@ class ModelFiles:
     format: str = SAFETENSORS
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Outline:
     """What the small part of the files says: sizes, and the digest of config.json where there is one."""
 

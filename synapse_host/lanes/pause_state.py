@@ -6,12 +6,12 @@ only in phase ``paused``: every lane emptied, its worker confirmed to be gone, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from synapse_host.errors import EXCEPTIONS, SynapseError
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.values import value_object
 
 #: What an ended pause waits for, as a rule.
 _OTHERS_LOCK = "another process gives the hardware's lock back"
@@ -29,7 +29,7 @@ class PausePhase(StrEnum):
     WAITING_FOR_LOCK = "waiting_for_lock"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class DrainFault:
     """Why the hardware is not free; ``lane_id`` is None where it is the lock of the whole machine."""
 
@@ -43,7 +43,7 @@ class DrainFault:
         return {"lane_id": self.lane_id, "stage": self.stage, "code": self.code, "message": self.message}
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Pause:
     """What was asked for."""
 

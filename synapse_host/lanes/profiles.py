@@ -6,12 +6,11 @@ A profile says which published figures hold; it is no part of the identity, whic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from synapse_host.errors import InvalidRequest
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ProfileName:
     """``model`` names the figures in the fixtures, ``engine`` who is to come to them."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.numeric_profile import EngineIdentity
@@ -11,6 +10,7 @@ from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
 from synapse_host.model_files.gguf_model import MODEL_FORMAT as GGUF
 from synapse_host.tokenization.pair_template import PairTemplate
 from synapse_host.tokenization.text_prompts import TextPrompts
+from synapse_host.values import value_object
 
 #: Compiles each padded length of a model when the host admits it (readings, 8).
 DIRECT_ENGINE = "ane-direct-worker"
@@ -18,7 +18,7 @@ DIRECT_ENGINE = "ane-direct-worker"
 CHECKPOINT_SUFFIX = ".safetensors"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class WeightShard:
     """One file of a checkpoint in several: its name in the index, and what was found there."""
 
@@ -28,7 +28,7 @@ class WeightShard:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class RegisteredModel:
     """One registered model; everything here is stored and survives a restart.
 

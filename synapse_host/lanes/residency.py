@@ -27,6 +27,7 @@ from synapse_host.lanes.worker_errors import is_strike, is_strike_fault, load_er
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.pairs import LaneTokenizer
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.messages import Load, Loaded, Unload
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _log = logging.getLogger(__name__)
 CLOSE_DRAIN_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class LaneRuntime:
     """What the host lends a lane: how to start its worker, its device's turns and the task group it lives in."""
 
@@ -85,7 +86,7 @@ class Errand:
             raise self.error
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Serving:
     """What exists only while the lane is ready."""
 

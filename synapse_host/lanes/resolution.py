@@ -7,7 +7,6 @@ to check belongs to the lane that was found.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from synapse_host.catalog.entries import Catalog, CatalogBackend, CatalogEntry
 from synapse_host.errors import InvalidRequest, MigrationRequired, SubstitutionRejected, UnknownModel
@@ -17,9 +16,10 @@ from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CatalogTarget:
     """An entry, and the row where the request pins one."""
 
@@ -37,7 +37,7 @@ class CatalogTarget:
         return self.entry.lane_id(self.row.backend) if self.row else self.entry.id
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class FreeFormTarget:
     """A lane of a model an operator loaded."""
 

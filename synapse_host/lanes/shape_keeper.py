@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -24,6 +23,7 @@ from synapse_host.lanes.compile_history import REMEMBERED, CompileHistory
 from synapse_host.lanes.shape_residency import Action, Compile, Evict, Fail, Grant, Limits, Shape, ShapeResidency
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.worker import Worker
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.messages import AdmitShape, Admitted, EvictShape
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def _refuses_nothing() -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ShapedModel:
     """A loaded model whose shapes are compiled one by one: its id, and the lengths a row may be padded to.
 
@@ -46,7 +46,7 @@ class ShapedModel:
     refuse: Callable[[], None] = _refuses_nothing
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Compilation:
     """One that has ended; ``error`` is the stable code it failed with."""
 

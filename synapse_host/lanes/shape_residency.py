@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from synapse_host.values import value_object
+
 Ticket: TypeAlias = int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Limits:
     """The most a worker holds: executables of layers (the hardware takes some 115), shapes, and shapes of one model."""
 
@@ -33,28 +35,28 @@ class Shape:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Compile:
     """Ask the worker to admit a shape."""
 
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Evict:
     """Ask the worker to drop a shape."""
 
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Grant:
     """The wait is over: the shape is there and leased until it is released."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Fail:
     """The wait is over: the shape could not be compiled, or can never fit."""
 
@@ -71,13 +73,13 @@ class _Held:
     used: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _Wait:
     ticket: Ticket
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _Model:
     cost: int
     smallest: int

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from synapse_host.errors import EngineCrashed, ProbeRequired, SynapseError
+from synapse_host.values import value_object
 
 #: Consecutive faults that quarantine a lane.
 QUARANTINE_AT = 2
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class QuarantinePolicy:
     """``cool_down_s`` after which a quarantined lane may be tried anew, without strikes; None: only when released."""
 

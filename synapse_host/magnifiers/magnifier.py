@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from synapse_host.values import value_object
 
 Array: TypeAlias = npt.NDArray[np.float32]
 
@@ -22,7 +23,7 @@ LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 127, 128, 12
 LONG_LENGTHS = (255, 256, 257, 300, 320, 321)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Magnifier:
     """One model: config.json, its weights, rows of token ids, and the longer of them as pairs of two texts.
 

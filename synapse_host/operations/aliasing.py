@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -18,6 +17,7 @@ from synapse_host.operations.constraints import Name, Params
 from synapse_host.operations.quoting import quoted
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.store.alias_store import AliasRow, AliasRows, AliasStore
+from synapse_host.values import value_object
 
 _log = logging.getLogger(__name__)
 #: Bytes of JSON an alias's evidence may take: it is sent with every models.list.
@@ -65,7 +65,7 @@ class AliasParams(BaseModel):
 _Change = Callable[[Pair, str, int], Awaitable[tuple[bool, AliasRows]]]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class AliasService:
     """Reads and changes the alias table."""
 

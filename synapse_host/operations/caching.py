@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from synapse_host.downloads.single_files import fetch_pinned, is_pinned_address,
 from synapse_host.errors import InvalidRequest, QueueFull
 from synapse_host.operations.constraints import Name, Params
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.values import value_object
 
 Digest = Annotated[StrictStr, Field(pattern="^(sha256:)?[0-9a-f]{64}$")]
 #: When to ask again for content that a reader holds (original facts 2.2).
@@ -45,7 +45,7 @@ class CollectParams(Params):
     grace_ms: Annotated[StrictInt, Field(ge=0, le=30 * 86_400_000)] = 60_000
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CachingService:
     """Pins and collects. ``now_ms`` is the time of the epoch."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, StrictBool, StrictStr
@@ -15,6 +14,7 @@ from synapse_host.certification.self_checks import SelfChecks
 from synapse_host.hookspecs import Task
 from synapse_host.operations.constraints import Params
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.values import value_object
 
 
 class ModelsCatalogParams(Params):
@@ -26,7 +26,7 @@ class ModelsCatalogParams(Params):
     installed: StrictBool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class CataloguingService:
     """Lists the catalog. Every field is there in every row; what is not known is null."""
 

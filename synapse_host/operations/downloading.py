@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field, StrictStr
@@ -13,6 +12,7 @@ from synapse_host.downloads.room import DownloadRoom
 from synapse_host.downloads.seams import DownloadCatalog
 from synapse_host.operations.constraints import Name, Params
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.values import value_object
 
 
 class DownloadParams(Params):
@@ -34,7 +34,7 @@ class RemoveParams(Params):
     catalog_id: Name
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class DownloadingService:
     """Installs and removes models of the catalog. Statuses are flat, as the contract has them.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -22,6 +21,7 @@ from synapse_host.operations.constraints import Constraints, Name, Params
 from synapse_host.operations.envelope import inference_envelope
 from synapse_host.operations.registry import Method, RawVectors, Reply, RequestContext
 from synapse_host.store.job_tables import JobRow
+from synapse_host.values import value_object
 
 #: Part of a frame a page may fill: its vectors may have to be written as JSON numbers, of some twenty characters each.
 _PAGE_SHARE = 8
@@ -50,7 +50,7 @@ class JobCancelParams(Params):
     request_key: Name | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class JobService:
     """Takes batches as jobs and reads them out.
 

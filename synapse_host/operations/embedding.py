@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -21,6 +20,7 @@ from synapse_host.operations.registry import Method, RawVectors, Reply, RequestC
 from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.model_tokenizer import EncodedText
 from synapse_host.tokenization.text_prompts import InputType
+from synapse_host.values import value_object
 
 #: No tokenizer of the catalog makes more of a character, however it is normalised: a byte is a token at least.
 MOST_TOKENS_A_CHARACTER = 16
@@ -58,7 +58,7 @@ class EmbedBatchParams(Constraints):
     input_type: InputType = "document"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class InlineLimits:
     """The most an inline batch may hold."""
 
@@ -67,7 +67,7 @@ class InlineLimits:
     max_text_chars: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EmbeddingService:
     """Carries embedding requests from parameters to reply; ``jobs`` takes what is too large for an inline answer."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from synapse_host.operations.envelope import truncation_disclosure
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.operations.serving import ServingDesk
 from synapse_host.tokenization.model_tokenizer import EncodedText
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.messages import Text
 
 
@@ -30,7 +30,7 @@ class OneshotParams(Constraints):
     grammar: StrictStr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class GenerationLimits:
     """The most one request may ask for, and whether it may ask for a grammar."""
 
@@ -39,7 +39,7 @@ class GenerationLimits:
     max_text_chars: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class GenerationService:
     """Carries generation requests from parameters to reply."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from synapse_host.catalog.entries import Catalog
 from synapse_host.downloads.seams import Holder
 from synapse_host.jobs.open_jobs import OpenJobs
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class JobHolders:
     """Who of ``jobs`` holds an entry of ``catalog`` (wire contract section 2, ``model_in_use``)."""
 

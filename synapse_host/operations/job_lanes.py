@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from synapse_host.admission.admission import ITEM_OVERHEAD_BYTES
 from synapse_host.admission.gate import Gate
@@ -18,6 +17,7 @@ from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.pausing import PauseControl
 from synapse_host.store.job_tables import JobRow
+from synapse_host.values import value_object
 
 #: Bytes a token is charged with while its group runs.
 TOKEN_BYTES = 4
@@ -25,7 +25,7 @@ TOKEN_BYTES = 4
 CHECK_WAIT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ServedLane:
     """A lane of the host, as a job sees it; its groups are a job's turns and are charged to the byte budget."""
 
@@ -63,7 +63,7 @@ class ServedLane:
             return await self.lane.embed(rows, item_ids, WorkClass.JOB)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class JobLanes:
     """Where jobs find their lanes."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from synapse_host.admission.gate import Budget
 from synapse_host.certification.alias_table import AliasTable
@@ -18,9 +17,10 @@ from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.pausing import PauseControl
 from synapse_host.lanes.resolution import resolve_lane
 from synapse_host.operations.constraints import Constraints
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class LaneDoor:
     """Finds the lane of a request and makes it ready, refusing in the serving check order (readings, section 1).
 

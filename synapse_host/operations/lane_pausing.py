@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import StrictInt, StrictStr
@@ -13,6 +12,7 @@ from synapse_host.lanes.pausing import PauseControl
 from synapse_host.operations.constraints import Params
 from synapse_host.operations.quoting import quoted
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.values import value_object
 
 #: The one scope there is.
 SCOPE = "neural_engine"
@@ -39,7 +39,7 @@ class NoParams(Params):
     """Takes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class LanePausingService:
     """Begins, ends and shows pauses; ``all_lanes`` opens those that nobody has asked for yet, so that all are named."""
 

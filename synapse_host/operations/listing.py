@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from synapse_host.certification.alias_table import AliasTable
@@ -16,13 +15,14 @@ from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.pausing import PauseControl
 from synapse_host.operations.constraints import Params
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.values import value_object
 
 
 class ModelsListParams(Params):
     """Takes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ListingService:
     """Lists lanes. A field whose fact is not known is left out, never null (wire contract section 5)."""
 

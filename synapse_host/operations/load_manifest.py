@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 from urllib.parse import urljoin, urlsplit
@@ -21,6 +20,7 @@ from synapse_host.hookspecs import DType, Pooling, Task
 from synapse_host.lanes.load_request import LoadRequest, NamedFile
 from synapse_host.operations.constraints import Milliseconds, Name, Params
 from synapse_host.tokenization.text_prompts import TextPrompts
+from synapse_host.values import value_object
 
 PathText = Annotated[StrictStr, Field(min_length=1, max_length=4096)]
 Digest = Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")]
@@ -107,7 +107,7 @@ class PreloadParams(ModelLoadParams):
     profile: Name | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class LoadPlan:
     """``request`` names every file; those of ``fetched`` are to be put beside those of its directory first.
 
@@ -119,7 +119,7 @@ class LoadPlan:
     pin: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _Spec:
     role: str
     place: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from synapse_host.operations.load_fetching import LoadFetching
 from synapse_host.operations.load_manifest import LoadPlan, ModelLoadParams, PreloadParams, load_plan
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.values import value_object
 
 #: The status of a job, None for an id of another kind.
 FindJob = Callable[[str], Awaitable[dict[str, Any] | None]]
@@ -43,7 +44,7 @@ class ModelUnloadParams(Params):
     model_id: Name
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class LoadingService:
     """Registers, loads and unloads models."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -20,6 +20,7 @@ from synapse_host.errors import SelfCheckFailed, StartRefused, SynapseError, fro
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.operations.registry import Registry, RequestContext
+from synapse_host.values import value_object
 
 _log = logging.getLogger(__name__)
 #: Seconds between two looks at a load that goes on.
@@ -45,7 +46,7 @@ def with_profiles_of(models: Sequence[RegisteredModel], entries: Sequence[Mappin
     return [model if (model.model_id, model.profile) in named else replace(model, profile=None) for model in models]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Preloads:
     """Loads what the settings name; ``methods`` are those of the host itself, which know profiles."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field, StrictStr
@@ -21,6 +21,7 @@ from synapse_host.lanes.resolution import refuse_reserved
 from synapse_host.operations.constraints import Milliseconds, Name, Params
 from synapse_host.operations.management_jobs import ManagementJob, ManagementJobs
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.values import value_object
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class ProbeReportParams(Params):
     """Takes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ProbingService:
     """Starts probes and reports what they found. ``run_probe`` measures one lane and stores the outcome."""
 

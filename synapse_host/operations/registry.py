@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from synapse_host.errors import FlowScopeRefused, InvalidRequest, SynapseError, UnknownMethod
 from synapse_host.operations.contract_methods import CONTRACT_METHODS, MethodKind
 from synapse_host.operations.quoting import cut, quoted
+from synapse_host.values import value_object
 
 #: How pydantic calls a JSON object that one of our classes is made of.
 _MODEL_CLASS = re.compile(r"dictionary or instance of \w+")
@@ -23,7 +23,7 @@ _MODEL_CLASS = re.compile(r"dictionary or instance of \w+")
 _LISTED_FAULTS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class RequestContext:
     """What a handler knows of a request beside its parameters.
 
@@ -36,7 +36,7 @@ class RequestContext:
     flow_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class RawVectors:
     """Vectors of a reply: ``rows`` by ``dims`` little-endian f32, in the order of the payload's items."""
 
@@ -45,7 +45,7 @@ class RawVectors:
     data: bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Reply:
     """A handler's answer. With ``vectors``, ``payload["vectors"]`` lists the items without their numbers.
 
@@ -59,7 +59,7 @@ class Reply:
 Handler = Callable[[Any, RequestContext], Awaitable[Reply]]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Method:
     """One served method. ``params`` must say what it does with unknown fields."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from synapse_host.operations.envelope import truncation_disclosure
 from synapse_host.operations.registry import Method, Reply, RequestContext
 from synapse_host.operations.serving import ServingDesk, refuse_longest
 from synapse_host.tokenization.pairs import ComposedPair
+from synapse_host.values import value_object
 
 #: Candidates of an interactive request at most; more make it bulk (wire contract section 5).
 INTERACTIVE_CANDIDATES = 20
@@ -41,7 +41,7 @@ class RerankScoreParams(Constraints):
     model_id: Name | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class RerankingService:
     """Carries rerank.score from parameters to reply."""
 

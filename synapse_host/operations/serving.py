@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,11 +17,12 @@ from synapse_host.operations.envelope import inference_envelope
 from synapse_host.operations.lane_door import LaneDoor
 from synapse_host.operations.tokenising import INLINE_TOKENIZING_CHARS, TokenisingPool
 from synapse_host.time_limits import TimeLimits
+from synapse_host.values import value_object
 
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ServingDesk:
     """What every inference method needs of the host."""
 

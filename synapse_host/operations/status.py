@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from synapse_host.admission.device_turns import Devices
@@ -25,6 +24,7 @@ from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.operations.constraints import Params
 from synapse_host.operations.registry import Method, Reply, RequestContext
+from synapse_host.values import value_object
 
 #: Of the contract's knobs, the one this version has.
 CURRENT_KNOB = "balanced"
@@ -42,7 +42,7 @@ class AdmissionStatusParams(Params):
     """Takes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class HostFacts:
     """What only the host itself knows; ``clock`` counts seconds and read ``started_at`` when it started.
 
@@ -67,7 +67,7 @@ class HostFacts:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class StatusService:
     """Answers with what is known; asks nobody."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -17,6 +16,7 @@ from synapse_host.framing import Buffer, FrameTooLarge, frame_header
 from synapse_host.operations.quoting import cut, quoted
 from synapse_host.operations.registry import RawVectors, Reply
 from synapse_host.server.malformed import MAX_ID_BYTES, MalformedFrame, explain, kind_of
+from synapse_host.values import value_object
 
 #: An id may be any JSON value; the writer of JSON gives up on nesting the reader still takes.
 MAX_ID_DEPTH = 32
@@ -29,7 +29,7 @@ _FIELDS = frozenset({"id", "method", "params", "scope"})
 _F32_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Request:
     """One request. ``id`` is echoed as it came."""
 
@@ -39,7 +39,7 @@ class Request:
     flow_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Hello:
     """The optional first frame."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import anyio
@@ -32,6 +32,7 @@ from synapse_host.server.ingress import IngressBudget
 from synapse_host.server.malformed import MalformedFrame
 from synapse_host.server.request_tasks import RequestTasks
 from synapse_host.settings import ServerSettings
+from synapse_host.values import value_object
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -40,7 +41,7 @@ _READ_BYTES = 64 * 1024
 _LARGE_READ_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Service:
     """What all sessions of one host share."""
 

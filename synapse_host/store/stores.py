@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from synapse_host.store.alias_store import AliasStore
 from synapse_host.store.certification_store import CertificationStore
 from synapse_host.store.database import Store
 from synapse_host.store.model_store import ModelStore
 from synapse_host.store.module_store import ModuleStore
 from synapse_host.store.self_check_store import SelfCheckStore
+from synapse_host.values import value_object
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Stores:
     """The doors of one open store; made by ``of``."""
 

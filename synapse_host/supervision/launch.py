@@ -6,7 +6,6 @@ Whatever goes wrong on the way, no process, socket or file is left behind.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -17,6 +16,7 @@ from synapse_host.supervision.transport import Listener, WorkerStream
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error
 from synapse_host.supervision.worker_process import WorkerProcess
 from synapse_host.supervision.worker_spec import WorkerSpec
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.binding import NEVER_BOUND, bound_expectations
 from synapse_host.worker_protocol.channel import ChannelClosed, WorkerChannel
 from synapse_host.worker_protocol.codec import encode
@@ -25,7 +25,7 @@ from synapse_host.worker_protocol.handshake import check_hello
 from synapse_host.worker_protocol.messages import Hello
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Launched:
     """A worker ready for its first request."""
 

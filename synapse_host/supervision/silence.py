@@ -5,7 +5,7 @@ A plugin cannot buy time by naming a phase: only the table decides (reading 11).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from synapse_host.values import value_object
 
 #: Operations that compile, load or free: minutes without a word are normal.
 _LONG_OPERATIONS = frozenset({"load", "admit", "evict", "unload"})
@@ -13,7 +13,7 @@ _LONG_OPERATIONS = frozenset({"load", "admit", "evict", "unload"})
 _PREPARING_ENGINES = frozenset({"owned-cuda"})
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class SilenceWindows:
     """Seconds without completed work after which a worker is killed (worker protocol v3)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from synapse_host.backends.backend_settings import setting_arguments
@@ -13,10 +13,11 @@ from synapse_host.supervision.output_log import OutputLog
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.socket_stream import WorkerListener
 from synapse_host.supervision.transport import Listen
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.messages import ACCEPT_DEADLINE_S, DEFAULT_MAX_FRAME, HELLO_DEADLINE_S
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class WorkerSpec:
     """One worker to start.
 

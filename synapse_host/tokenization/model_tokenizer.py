@@ -7,7 +7,6 @@ costs exactly its own tokens, the limit is the lane's, and a cut is disclosed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from synapse_host.errors import InvalidRequest
@@ -15,12 +14,13 @@ from synapse_host.identity.digests import sha256_hex
 from synapse_host.tokenization.library_tokenizer import library_faults, open_tokenizer, received_bytes, refuse_file
 from synapse_host.tokenization.text_prompts import NO_PROMPTS, InputType, TextPrompts
 from synapse_host.tokenization.token_ids import token_ids
+from synapse_host.values import value_object
 
 #: Encoded once at load, so that a tokenizer that cannot encode is refused there: nothing, a letter, an unassigned code.
 _TRIAL_TEXTS = ["", "a", "\u0378"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EncodedText:
     """One text as the model will read it.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from synapse_host.identity.canonical_json import canonical_json
+from synapse_host.values import value_object
 
 Layout = Literal["pair", "chat"]
 #: What a raw score is (reading 32).
@@ -21,7 +22,7 @@ ScoreKind = Literal["logit", "probability"]
 DOCUMENT = "{doc}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class PairTemplate:
     """One way to compose pairs, and what the score of a pair is.
 

@@ -8,7 +8,6 @@ text: a document can neither end its turn nor forge the separator by which the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from synapse_host.errors import InvalidRequest
@@ -16,11 +15,12 @@ from synapse_host.tokenization.library_tokenizer import library_faults, open_tok
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pair_template import PairTemplate
 from synapse_host.tokenization.token_ids import token_ids
+from synapse_host.values import value_object
 
 _TRIAL = "a"
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ComposedPair:
     """One complete sequence; ``submitted_tokens`` counts it uncut, ``effective_tokens`` as it is."""
 
@@ -30,7 +30,7 @@ class ComposedPair:
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class _Frame:
     """Tokens before, between and after the two texts; a chat has nothing between."""
 

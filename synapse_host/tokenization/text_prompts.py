@@ -8,16 +8,17 @@ A text embedded without it lands elsewhere and looks as good, so whoever loads a
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
 from synapse_host.identity.canonical_json import canonical_json
+from synapse_host.values import value_object
 
 #: What a text is for.
 InputType = Literal["query", "document"]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class TextPrompts:
     """The text put right before a query and right before a document; empty where the model wants none."""
 

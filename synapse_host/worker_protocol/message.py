@@ -6,8 +6,10 @@ Stdlib only: a worker starts with this module, so it must be cheap to import.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, Literal, TypeAlias
+
+from synapse_host.values import value_object
 
 # A field is annotated with the name of its shape, and the codec finds the check by that name.
 ReqId: TypeAlias = str
@@ -26,7 +28,7 @@ ShapeTable: TypeAlias = Mapping[str, list[int]]
 ShareTable: TypeAlias = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Message:
     """One control frame. ``TYPE`` is its tag; ``RAW`` says whether exactly one raw frame follows.
 

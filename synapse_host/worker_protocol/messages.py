@@ -7,8 +7,8 @@ worker protocol v3; field tables in the reference page ``docs/reference/worker-p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.message import U32, EngineFields, Message, PackedFields
 from synapse_host.worker_protocol.replies import (
     Admitted,
@@ -114,7 +114,7 @@ ERR_CODES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Hello(Message):
     """First frame of a worker; ``packed`` is {widths, max_rows} of a backend with packed programs."""
 
@@ -128,7 +128,7 @@ class Hello(Message):
     packed: PackedFields | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class HelloAck(Message):
     """The host's answer; ``max_frame`` is the smaller of both sides'."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.message import (
     Checks,
     FinishReason,
@@ -18,7 +18,7 @@ from synapse_host.worker_protocol.message import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Loaded(Message):
     """Answer to LOAD; ``buckets`` is the ladder of padded lengths where the backend has one."""
 
@@ -30,7 +30,7 @@ class Loaded(Message):
     buckets: list[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class VectorsHeader(Message):
     """Answer to EMBED_BATCH; exactly n * dims little-endian f32 follow in one raw frame."""
 
@@ -41,7 +41,7 @@ class VectorsHeader(Message):
     n: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Scores(Message):
     """Answer to RERANK and RERANK_SEQUENCES; one little-endian f32 per candidate follows in one raw frame."""
 
@@ -50,7 +50,7 @@ class Scores(Message):
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Text(Message):
     """Answer to GENERATE; ``generated_token_ids`` is left out when nothing was generated."""
 
@@ -63,7 +63,7 @@ class Text(Message):
     generated_token_ids: list[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Admitted(Message):
     """Answer to ANE_ADMIT_SHAPE and PACKED_ADMIT: everything of that model that is compiled now."""
 
@@ -72,7 +72,7 @@ class Admitted(Message):
     inventory: Inventory
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Evicted(Message):
     """Answer to ANE_EVICT_SHAPE and PACKED_EVICT."""
 
@@ -80,7 +80,7 @@ class Evicted(Message):
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class SelfChecked(Message):
     """Answer to SELF_CHECK; the f32 of all checks, rows * width of each, follow in one raw frame.
 
@@ -93,7 +93,7 @@ class SelfChecked(Message):
     checks: Checks
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Unloaded(Message):
     """Answer to UNLOAD."""
 
@@ -101,7 +101,7 @@ class Unloaded(Message):
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Pong(Message):
     """Answer to PING.
 
@@ -119,7 +119,7 @@ class Pong(Message):
     placement_shares: ShareTable | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class ProgressReport(Message):
     """Completed work within the current request; renews its silence window."""
 
@@ -129,7 +129,7 @@ class ProgressReport(Message):
     phase: Phase
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Err(Message):
     """A typed refusal; ``req_id`` is absent only when the request could not be read."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from synapse_host.values import value_object
 from synapse_host.worker_protocol.message import U32, Items, Message, ReqId, TextMap, TokenCounts
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Load(Message):
     """Load one artifact; the worker hashes it again and maps the very descriptor it hashed."""
 
@@ -21,7 +22,7 @@ class Load(Message):
     runtime_config: TextMap = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EmbedBatchRequest(Message):
     """Embed rows; one raw frame of all token ids (i32) follows. ``items`` holds {id, n_tokens}."""
 
@@ -35,7 +36,7 @@ class EmbedBatchRequest(Message):
     items: Items
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Rerank(Message):
     """Score documents against a query; the worker composes the pairs.
 
@@ -51,7 +52,7 @@ class Rerank(Message):
     candidates: TokenCounts
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class RerankSequences(Message):
     """Score composed sequences, to which the worker adds nothing; one raw frame of their token ids (i32) follows."""
 
@@ -63,7 +64,7 @@ class RerankSequences(Message):
     sequences: TokenCounts
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Generate(Message):
     """Continue a prompt by at most ``max_tokens``; one raw frame of the prompt's token ids (i32) follows.
 
@@ -79,7 +80,7 @@ class Generate(Message):
     grammar: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class AdmitShape(Message):
     """Compile one sequence shape, in tokens, and keep it."""
 
@@ -90,7 +91,7 @@ class AdmitShape(Message):
     shape: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class EvictShape(Message):
     """Drop one compiled sequence shape."""
 
@@ -101,7 +102,7 @@ class EvictShape(Message):
     shape: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class PackedAdmit(Message):
     """Compile the program that holds several rows side by side in ``width`` columns, and keep it."""
 
@@ -112,7 +113,7 @@ class PackedAdmit(Message):
     width: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class PackedEvict(Message):
     """Drop the compiled program of ``width`` columns."""
 
@@ -123,7 +124,7 @@ class PackedEvict(Message):
     width: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class SelfCheck(Message):
     """Compute every operation and a tiny model of every family as the model is computed."""
 
@@ -133,7 +134,7 @@ class SelfCheck(Message):
     model_ref: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Unload(Message):
     """Drop one model."""
 
@@ -143,7 +144,7 @@ class Unload(Message):
     model_ref: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Ping(Message):
     """Ask for the worker's vital signs."""
 
@@ -152,7 +153,7 @@ class Ping(Message):
     req_id: ReqId
 
 
-@dataclass(frozen=True, slots=True)
+@value_object
 class Shutdown(Message):
     """Exit 0 after the current request."""
 
