@@ -43,9 +43,9 @@ from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.neural_engine_models import on_neural_engine
 from synapse_host.lanes.package_folders import PackageFolders
 from synapse_host.lanes.pausing import PauseControl
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.registrar import ModelRegistrar
-from synapse_host.lanes.stored_models import model_of, row_of
+from synapse_host.models.registered_model import RegisteredModel
+from synapse_host.models.stored_models import model_of, row_of
 from synapse_host.operations.aliasing import AliasService, take_rows
 from synapse_host.operations.caching import CachingService
 from synapse_host.operations.constraints import BudgetRule, Constraints
@@ -307,7 +307,7 @@ class Host:
 
 
 async def _read_tokenizer(model: RegisteredModel) -> LaneTokenizer:
-    from synapse_host.lanes.model_preparation import read_tokenizer
+    from synapse_host.models.model_preparation import read_tokenizer
 
     return await anyio.to_thread.run_sync(read_tokenizer, model)
 

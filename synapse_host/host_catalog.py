@@ -28,15 +28,15 @@ from synapse_host.certification.self_checks import SelfChecks
 from synapse_host.downloads.installs import Install
 from synapse_host.downloads.room import DownloadRoom
 from synapse_host.jobs.open_jobs import OpenJobs
-from synapse_host.lanes.catalog_model import catalog_model
-from synapse_host.lanes.catalog_package import CatalogPackage, StartWorker
 from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.pausing import PauseControl
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.resolution import why_not_restored
 from synapse_host.lanes.strikes import CATALOG
+from synapse_host.models.catalog_model import catalog_model
+from synapse_host.models.catalog_package import CatalogPackage, StartWorker
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.operations.cataloguing import CataloguingService
 from synapse_host.operations.downloading import DownloadingService
 from synapse_host.operations.job_holders import JobHolders

@@ -10,7 +10,7 @@ from synapse_host.certification.stored_rows import certification_of, certificati
 from synapse_host.errors import SynapseError
 from synapse_host.framing import Buffer
 from synapse_host.lanes.lane import Lane
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.settings import Settings
 from synapse_host.store.certification_store import CertificationStore
 from synapse_host.supervision.exchange import Reply

@@ -13,8 +13,8 @@ from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.neural_engine_models import on_neural_engine
 from synapse_host.lanes.pausing import PauseControl
-from synapse_host.lanes.registered_model import DIRECT_ENGINE, RegisteredModel
 from synapse_host.lanes.worker_errors import other_package
+from synapse_host.models.registered_model import DIRECT_ENGINE, RegisteredModel
 from synapse_host.settings import Settings
 from synapse_host.socket_paths import worker_socket_path
 from synapse_host.supervision.output_log import OutputLog

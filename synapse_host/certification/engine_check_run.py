@@ -5,7 +5,7 @@ from __future__ import annotations
 from synapse_host.certification.engine_check import EngineFindings, judge_engine
 from synapse_host.certification.probe_setting import ProbeSetting, magnifier_for, on_reference
 from synapse_host.certification.worker_runs import checks_of
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 
 
 async def check_engine(model: RegisteredModel, setting: ProbeSetting) -> EngineFindings | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from synapse_host.errors import NotCertified, ProbeRequired
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.values import value_object
 
 Status = Literal["certified", "uncertified"]

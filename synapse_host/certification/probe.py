@@ -21,8 +21,8 @@ from synapse_host.errors import EngineCrashed
 from synapse_host.hookspecs import Task
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.neural_engine_models import on_neural_engine
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
+from synapse_host.models.registered_model import RegisteredModel
 
 __all__ = ["REFERENCE_BACKEND", "ProbeSetting", "probe_lane"]
 

@@ -17,11 +17,11 @@ from synapse_host.errors import InvalidRequest, StoreFailure
 from synapse_host.hookspecs import CheckNumbers
 from synapse_host.identity.digests import sha256_file
 from synapse_host.identity.numeric_profile import EngineIdentity
-from synapse_host.lanes.model_package import SAFETENSORS
-from synapse_host.lanes.registered_model import CHECKPOINT_SUFFIX, RegisteredModel
 from synapse_host.magnifiers.magnifier import VOCAB, Magnifier
 from synapse_host.magnifiers.table import MAGNIFIED, magnifier_of
 from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
+from synapse_host.models.model_package import SAFETENSORS
+from synapse_host.models.registered_model import CHECKPOINT_SUFFIX, RegisteredModel
 from synapse_host.values import value_object
 
 REFERENCE_BACKEND = "reference"

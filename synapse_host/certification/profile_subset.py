@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from synapse_host.certification.self_check_fixtures import Fixture, FixtureCase, FixtureInvalid
-from synapse_host.lanes.profiles import read_profile
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.profiles import read_profile
+from synapse_host.models.registered_model import RegisteredModel
 
 #: Case ids, in the order they are computed in.
 EMBED_CASES = ("short-0", "boundary-127", "boundary-128", "boundary-129")

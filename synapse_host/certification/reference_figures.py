@@ -8,7 +8,7 @@ import numpy as np
 
 from synapse_host.certification.probe_setting import on_reference
 from synapse_host.certification.worker_runs import StartWorker, scores_of, vectors_of
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 
 Figures = list[list[float]]
 

@@ -36,8 +36,8 @@ from synapse_host.certification.self_check_judge import Verdict, judge_scores, j
 from synapse_host.errors import InvalidRequest, ModelLoading, SynapseError
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane import Lane
-from synapse_host.lanes.profiles import read_profile
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.profiles import read_profile
+from synapse_host.models.registered_model import RegisteredModel
 
 _log = logging.getLogger(__name__)
 

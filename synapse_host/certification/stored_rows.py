@@ -6,7 +6,7 @@ import json
 from typing import cast
 
 from synapse_host.certification.ledger import Certification, Performance, Status
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.store.tables import CertificationRow, PerformanceRow
 
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from synapse_host.certification.step_count import Count, counter, uncounted
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import CheckNumbers
-from synapse_host.lanes.batching import DEFAULT_POLICY, group_rows
+from synapse_host.lanes.batching import group_rows
 from synapse_host.lanes.neural_engine_models import admits_shapes
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import DEFAULT_POLICY, RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.worker import Worker
 from synapse_host.worker_protocol.messages import (

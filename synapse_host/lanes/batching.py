@@ -11,9 +11,6 @@ from collections.abc import Sequence
 
 from synapse_host.hookspecs import BatchPolicy
 
-#: Used when a backend has measured no policy of its own (original facts, section 4).
-DEFAULT_POLICY = BatchPolicy(rows=8, token_budget=3072)
-
 
 def padded_length(count: int, ladder: Sequence[int] | None) -> int:
     """Length a row of ``count`` tokens is computed at: the smallest rung that holds it, or itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, RerankSequences
 
 Rows = Sequence[Sequence[int]]

@@ -10,8 +10,8 @@ from synapse_host.lanes.group_messages import embed_message, rerank_message, tok
 from synapse_host.lanes.group_run import GroupPlan, GroupRun, Over, numbers_of
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_pace import LanePace
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import Serving
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.values import value_object
 

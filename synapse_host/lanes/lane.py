@@ -25,11 +25,11 @@ from synapse_host.lanes.lane_holders import Holders
 from synapse_host.lanes.lane_pace import LanePace
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.load_wait import LoadWait
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime, Residency, Serving
 from synapse_host.lanes.strikes import Strikes
 from synapse_host.lanes.upkeep import Upkeep
 from synapse_host.lanes.worker_errors import shape_compiling
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer

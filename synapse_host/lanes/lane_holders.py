@@ -8,7 +8,7 @@ from itertools import count
 import anyio
 
 from synapse_host.errors import ModelInUse
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 
 
 class Holders:

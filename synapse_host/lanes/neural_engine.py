@@ -13,10 +13,10 @@ from anyio.abc import TaskGroup
 from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed
 from synapse_host.lanes.neural_engine_models import admits_shapes, layers_of
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.shape_keeper import ShapeKeeper
 from synapse_host.lanes.shape_residency import Limits
 from synapse_host.lanes.worker_share import WorkerShare, ended
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.worker import Worker
 
 #: Seconds a load waits for the end of the worker before it, which was killed.

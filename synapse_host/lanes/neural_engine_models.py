@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
-from synapse_host.lanes.registered_model import DIRECT_ENGINE, RegisteredModel
 from synapse_host.lanes.shape_residency import Limits
+from synapse_host.models.registered_model import DIRECT_ENGINE, RegisteredModel
 
 #: Runs packages that were compiled elsewhere.
 PACKAGE_ENGINE = "ane-coreml-worker"

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from synapse_host.errors import StoreFailure
 from synapse_host.identity.canonical_json import canonical_json
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.worker import Worker
 
 _log = logging.getLogger(__name__)

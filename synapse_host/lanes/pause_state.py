@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from synapse_host.errors import EXCEPTIONS, SynapseError
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.values import value_object
 
 #: What an ended pause waits for, as a rule.

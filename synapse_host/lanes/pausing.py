@@ -19,7 +19,7 @@ from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.neural_engine_models import on_neural_engine
 from synapse_host.lanes.pause_state import DrainFault, Pause, PauseState
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 
 _log = logging.getLogger(__name__)
 #: Seconds between two tries to give the lock back or to take it (wire contract, lanes.status).

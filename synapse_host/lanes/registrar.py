@@ -14,10 +14,10 @@ import anyio.to_thread
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.load_request import LoadRequest
-from synapse_host.lanes.model_package import resolve_files, with_index
-from synapse_host.lanes.model_preparation import prepare_model
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.load_request import LoadRequest
+from synapse_host.models.model_package import resolve_files, with_index
+from synapse_host.models.model_preparation import prepare_model
+from synapse_host.models.registered_model import RegisteredModel
 
 
 class Enter(Protocol):

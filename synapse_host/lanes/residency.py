@@ -21,9 +21,9 @@ from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed, ModelLoading, SynapseError
 from synapse_host.lanes.host_fault import host_fault
 from synapse_host.lanes.lane_state import LaneEvent, LaneState, next_state
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.strikes import FREE_FORM, QuarantinePolicy, Strikes
 from synapse_host.lanes.worker_errors import is_strike, is_strike_fault, load_error
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.pairs import LaneTokenizer

@@ -15,7 +15,7 @@ from synapse_host.lanes.backend_choice import NOT_OWNED, OWNED_ONLY
 from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.values import value_object
 
 

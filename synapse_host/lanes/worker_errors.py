@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio.to_thread
 
 from synapse_host.errors import EXCEPTIONS, ArtifactInvalid, EngineCrashed, SynapseError
-from synapse_host.lanes.file_errors import artifact_invalid
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.model_files.source_files import FileDigest, digest_file
+from synapse_host.models.file_errors import artifact_invalid
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.worker_protocol.item_refusal import refusal_text, refused_item
 

@@ -20,7 +20,7 @@ from synapse_host.downloads.room import DownloadRoom
 from synapse_host.errors import ArtifactInvalid, InvalidRequest, StoreFailure
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
-from synapse_host.lanes.load_request import LoadRequest
+from synapse_host.models.load_request import LoadRequest
 from synapse_host.operations.load_manifest import LoadPlan
 
 #: Told how many bytes of all files are here; of how many is not known before they are.

@@ -17,7 +17,7 @@ from synapse_host.downloads.manifest import WantedFile
 from synapse_host.downloads.sources import address_fault, names_branch
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import DType, Pooling, Task
-from synapse_host.lanes.load_request import LoadRequest, NamedFile
+from synapse_host.models.load_request import LoadRequest, NamedFile
 from synapse_host.operations.constraints import Milliseconds, Name, Params
 from synapse_host.tokenization.text_prompts import TextPrompts
 from synapse_host.values import value_object

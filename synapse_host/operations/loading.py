@@ -15,9 +15,9 @@ from synapse_host.errors import InvalidRequest
 from synapse_host.lanes.catalog_shelf import CatalogShelf
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.load_request import LoadRequest
 from synapse_host.lanes.registrar import ModelRegistrar
 from synapse_host.lanes.resolution import lane_of, refuse_reserved
+from synapse_host.models.load_request import LoadRequest
 from synapse_host.operations.constraints import Name, Params
 from synapse_host.operations.load_fetching import LoadFetching
 from synapse_host.operations.load_manifest import LoadPlan, ModelLoadParams, PreloadParams, load_plan

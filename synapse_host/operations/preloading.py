@@ -18,7 +18,7 @@ from synapse_host.catalog.entries import Catalog
 from synapse_host.certification.self_checks import SelfChecks, still_checking
 from synapse_host.errors import SelfCheckFailed, StartRefused, SynapseError, from_wire
 from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.operations.registry import Registry, RequestContext
 from synapse_host.values import value_object
 

@@ -18,10 +18,10 @@ from synapse_host.certification.probe import ProbeSetting, probe_lane
 from synapse_host.hookspecs import CheckNumbers, DType, Task
 from synapse_host.lanes.backend_choice import BackendChoice
 from synapse_host.lanes.lane import Lane, LaneRuntime
-from synapse_host.lanes.load_request import LoadRequest
-from synapse_host.lanes.model_package import resolve_files
-from synapse_host.lanes.model_preparation import prepare_model, read_tokenizer
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.load_request import LoadRequest
+from synapse_host.models.model_package import resolve_files
+from synapse_host.models.model_preparation import prepare_model, read_tokenizer
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.socket_paths import worker_socket_path
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec

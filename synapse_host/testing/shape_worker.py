@@ -28,9 +28,9 @@ from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.neural_engine import NeuralEngine
 from synapse_host.lanes.pausing import PauseControl
-from synapse_host.lanes.registered_model import DIRECT_ENGINE, RegisteredModel
 from synapse_host.lanes.shape_residency import Limits
 from synapse_host.lanes.worker_share import shapes_of
+from synapse_host.models.registered_model import DIRECT_ENGINE, RegisteredModel
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker

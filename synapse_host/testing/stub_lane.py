@@ -16,7 +16,7 @@ from synapse_host.hookspecs import BatchPolicy
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_state import LaneState
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.running_worker import PATIENCE_S, unpacked_floats

@@ -11,8 +11,8 @@ import pytest
 
 from synapse_host.hookspecs import BatchPolicy
 from synapse_host.identity.numeric_profile import EngineIdentity
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.worker_errors import is_strike
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.worker_fault import FaultReason, WorkerFault, crash_error

@@ -26,7 +26,7 @@ from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_pace import REMEMBERED_S, LanePace
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.operations.constraints import Constraints
 from synapse_host.operations.registry import Method, Registry, Reply, RequestContext
 from synapse_host.operations.status import HostFacts, StatusService

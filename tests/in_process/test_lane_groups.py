@@ -20,7 +20,7 @@ from synapse_host.errors import EngineCrashed, InvalidRequest
 from synapse_host.hookspecs import BatchPolicy
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.lanes.lane import Lane, LaneRuntime
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, Loaded, Message, VectorsHeader

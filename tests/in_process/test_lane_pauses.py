@@ -22,7 +22,7 @@ from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.lanes.pausing import PauseControl
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.operations.lane_pausing import LanePausingService
 from synapse_host.operations.registry import Registry, RequestContext
 from synapse_host.testing.held_worker import HeldWorker

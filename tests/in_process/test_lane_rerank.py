@@ -16,7 +16,7 @@ from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed, InvalidRequest
 from synapse_host.hookspecs import BatchPolicy
 from synapse_host.lanes.lane import Lane, LaneRuntime
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.testing.stub_lane import stub_model

@@ -11,7 +11,7 @@ import pytest
 
 from synapse_host.errors import SynapseError
 from synapse_host.lanes.neural_engine_models import layers_of
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 
 
 def model(folder: Path, config: Any, family: str = "bert") -> RegisteredModel:

@@ -20,8 +20,8 @@ from synapse_host.errors import StoreFailure
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.package_folders import PackageFolders
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.residency import LaneRuntime
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.worker_fault import FaultReason, WorkerFault
 from synapse_host.testing.held_worker import HeldWorker
 from synapse_host.testing.stub_lane import stub_model, until

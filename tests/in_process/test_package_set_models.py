@@ -15,11 +15,11 @@ import pytest
 from synapse_host.certification.probe_setting import on_reference
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
 from synapse_host.hookspecs import BackendDescription
-from synapse_host.lanes.load_request import LoadRequest
-from synapse_host.lanes.model_package import resolve_files
-from synapse_host.lanes.model_preparation import prepare_model
-from synapse_host.lanes.registered_model import RegisteredModel
-from synapse_host.lanes.stored_models import model_of, row_of
+from synapse_host.models.load_request import LoadRequest
+from synapse_host.models.model_package import resolve_files
+from synapse_host.models.model_preparation import prepare_model
+from synapse_host.models.registered_model import RegisteredModel
+from synapse_host.models.stored_models import model_of, row_of
 from synapse_host.operations.load_manifest import ModelLoadParams, load_plan
 from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer
 

@@ -14,8 +14,8 @@ import pytest
 from synapse_host.certification.self_check_fixtures import sealed
 from synapse_host.errors import InvalidRequest
 from synapse_host.host_catalog import HostCatalog
-from synapse_host.lanes.profiles import ProfileName, read_profile
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.profiles import ProfileName, read_profile
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.testing.catalog_rules.profile_checks import MINE, PROFILE, settings_of
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
 from synapse_host.testing.tiny_catalog import OTHER, RERANK, write_tiny_catalog

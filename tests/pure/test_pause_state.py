@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from synapse_host.lanes.pause_state import DrainFault, Pause, PausePhase, PauseState
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 
 LANE = DrainFault("gte-ane", "unload", "engine_crashed", "it does not end")
 LOCK = DrainFault(None, "release_lock", "store_failure", "no such descriptor")

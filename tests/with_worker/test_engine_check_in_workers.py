@@ -9,7 +9,7 @@ import pytest
 
 from synapse_host.certification.engine_check_run import check_engine
 from synapse_host.hookspecs import DType
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.ops.tensor_ops import OP_NAMES
 from synapse_host.supervision.worker import Worker
 from synapse_host.testing.probed_lane import probe_outcome, probed_lane

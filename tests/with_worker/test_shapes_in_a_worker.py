@@ -16,14 +16,14 @@ import pytest
 
 from synapse_host.admission.device_turns import DeviceTurns
 from synapse_host.errors import EngineCrashed
-from synapse_host.lanes.catalog_package import release_after
 from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.neural_engine import NeuralEngine
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.lanes.shape_residency import Limits
 from synapse_host.lanes.worker_share import shapes_of
+from synapse_host.models.catalog_package import release_after
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.fake_distributions import install_backend

@@ -14,12 +14,12 @@ from pathlib import Path
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_hex
-from synapse_host.lanes.file_errors import artifact_invalid
-from synapse_host.lanes.load_request import LoadRequest, NamedFile
-from synapse_host.lanes.registered_model import CHECKPOINT_SUFFIX, WeightShard
 from synapse_host.model_files.architectures import MAX_SIZE, Architecture
 from synapse_host.model_files.compiled_package import NAMELESS_FAMILY, PackageFault, read_package_shape
 from synapse_host.model_files.source_files import digest_file, open_regular, resolve_inside
+from synapse_host.models.file_errors import artifact_invalid
+from synapse_host.models.load_request import LoadRequest, NamedFile
+from synapse_host.models.registered_model import CHECKPOINT_SUFFIX, WeightShard
 
 
 def packages_of(request: LoadRequest) -> list[NamedFile]:

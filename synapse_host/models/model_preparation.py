@@ -20,9 +20,11 @@ from synapse_host.identity.numeric_profile import (
     numeric_profile_id,
     numeric_profile_json,
 )
-from synapse_host.lanes.batching import DEFAULT_POLICY
-from synapse_host.lanes.load_request import LoadRequest
-from synapse_host.lanes.model_package import (
+from synapse_host.model_files.architectures import Architecture
+from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
+from synapse_host.model_files.source_files import FileDigest
+from synapse_host.models.load_request import LoadRequest
+from synapse_host.models.model_package import (
     LARGEST_CONFIG,
     ModelFiles,
     digest_weights,
@@ -30,13 +32,10 @@ from synapse_host.lanes.model_package import (
     read_outline,
     read_verified,
 )
-from synapse_host.lanes.package_set import read_extra, set_digest
-from synapse_host.lanes.profiles import refuse_other_engine
-from synapse_host.lanes.registered_model import RegisteredModel, WeightShard
-from synapse_host.lanes.weight_shards import read_shards, weights_digest
-from synapse_host.model_files.architectures import Architecture
-from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
-from synapse_host.model_files.source_files import FileDigest
+from synapse_host.models.package_set import read_extra, set_digest
+from synapse_host.models.profiles import refuse_other_engine
+from synapse_host.models.registered_model import DEFAULT_POLICY, RegisteredModel, WeightShard
+from synapse_host.models.weight_shards import read_shards, weights_digest
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pair_template import template_of
 from synapse_host.tokenization.pairs import LaneTokenizer, PairTokenizer

@@ -8,11 +8,11 @@ from pathlib import Path
 from synapse_host.errors import ArtifactInvalid
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_file, sha256_hex
-from synapse_host.lanes.file_errors import artifact_invalid
-from synapse_host.lanes.registered_model import WeightShard
 from synapse_host.model_files.safetensors_header import SafetensorsFault, read_safetensors_header
 from synapse_host.model_files.shard_index import MAX_INDEX_BYTES, ShardIndex, read_shard_index
 from synapse_host.model_files.source_files import FileDigest, open_regular, read_file, resolve_inside
+from synapse_host.models.file_errors import artifact_invalid
+from synapse_host.models.registered_model import WeightShard
 
 
 def read_shards(directory: str, index: Path, name: str, digest: FileDigest) -> tuple[WeightShard, ...]:

@@ -10,9 +10,8 @@ from synapse_host.catalog.entry_backends import EntryBackend
 from synapse_host.catalog.pins import catalog_profile, lane_engine
 from synapse_host.downloads.installs import Install
 from synapse_host.identity.numeric_profile import numeric_profile_id, numeric_profile_json
-from synapse_host.lanes.batching import DEFAULT_POLICY
-from synapse_host.lanes.model_package import SAFETENSORS
-from synapse_host.lanes.registered_model import RegisteredModel
+from synapse_host.models.model_package import SAFETENSORS
+from synapse_host.models.registered_model import DEFAULT_POLICY, RegisteredModel
 
 
 def catalog_model(

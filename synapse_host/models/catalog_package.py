@@ -23,11 +23,11 @@ from synapse_host.catalog.pins import computed_pin
 from synapse_host.errors import ArtifactInvalid, SynapseError
 from synapse_host.hookspecs import BackendDescription
 from synapse_host.identity.numeric_profile import EngineIdentity
-from synapse_host.lanes.file_errors import artifact_invalid
-from synapse_host.lanes.model_package import LARGEST_CONFIG, read_verified
-from synapse_host.lanes.model_preparation import LARGEST_TOKENIZER
-from synapse_host.lanes.registered_model import RegisteredModel
 from synapse_host.model_files.source_files import FileDigest, digest_file
+from synapse_host.models.file_errors import artifact_invalid
+from synapse_host.models.model_package import LARGEST_CONFIG, read_verified
+from synapse_host.models.model_preparation import LARGEST_TOKENIZER
+from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer

@@ -16,6 +16,8 @@ from synapse_host.values import value_object
 DIRECT_ENGINE = "ane-direct-worker"
 #: Files of a package set that are no packages: what they were made of.
 CHECKPOINT_SUFFIX = ".safetensors"
+#: Groups of a model whose backend has measured no policy of its own (original facts, section 4).
+DEFAULT_POLICY = BatchPolicy(rows=8, token_budget=3072)
 
 
 @value_object

@@ -15,9 +15,6 @@ from typing import Any
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
 from synapse_host.identity.canonical_json import canonical_json
 from synapse_host.identity.digests import sha256_file, sha256_hex
-from synapse_host.lanes.file_errors import artifact_invalid
-from synapse_host.lanes.load_request import LoadRequest
-from synapse_host.lanes.package_set import bounded, longest_package
 from synapse_host.model_files.architectures import Architecture, read_architecture
 from synapse_host.model_files.compiled_package import MODEL_FORMAT as MLMODELC
 from synapse_host.model_files.gguf_cursor import GgufFault
@@ -26,6 +23,9 @@ from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
 from synapse_host.model_files.safetensors_header import SafetensorsFault, read_safetensors_header
 from synapse_host.model_files.shard_index import INDEX_SUFFIX
 from synapse_host.model_files.source_files import FileDigest, digest_file, open_regular, read_file, resolve_inside
+from synapse_host.models.file_errors import artifact_invalid
+from synapse_host.models.load_request import LoadRequest
+from synapse_host.models.package_set import bounded, longest_package
 from synapse_host.values import value_object
 
 SAFETENSORS = "safetensors-package"

@@ -8,7 +8,7 @@ from typing import cast
 from synapse_host.hookspecs import BatchPolicy, DType, Pooling, Task
 from synapse_host.identity.digests import sha256_hex
 from synapse_host.identity.numeric_profile import EngineIdentity
-from synapse_host.lanes.registered_model import RegisteredModel, WeightShard
+from synapse_host.models.registered_model import RegisteredModel, WeightShard
 from synapse_host.store.tables import ModelRow
 
 
