@@ -21,10 +21,10 @@ from synapse_ane.shape_ladder import RUNGS
 
 from synapse_host.hookspecs import Pooling
 from synapse_host.owned_engine.family_table import FAMILIES
-from synapse_host.testing.tiny_cross_encoders import TinyModernBertReranker
-from synapse_host.testing.tiny_models import TinyModel
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3
+from synapse_host.testing.models.tiny_cross_encoders import TinyModernBertReranker
+from synapse_host.testing.models.tiny_models import TinyModel
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3
 
 MAX_TOKENS = 8192
 

@@ -13,7 +13,7 @@ from benchmarks.machine import Machine
 from benchmarks.recorded_host import MODEL, RecordedHost
 from benchmarks.result import Bar, Result, Spread
 from benchmarks.side_process import SideProcess
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 
 #: The issue's bars: the host's share of the bare loop, and texts per second on the reference box.
 LEAST_RATIO = 0.95

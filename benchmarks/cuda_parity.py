@@ -14,11 +14,11 @@ from synapse_owned_cuda import plugin
 
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
-from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS, TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
+from synapse_host.testing.models.tiny_encoders import TINY_XLM_ROBERTAS
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_modernbert import TINY_MODERNBERTS, TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, TinyQwen3, write_qwen3
 
 #: Rows of many lengths, one of them alone in its bucket: a batch that half a launch would leave undone shows.
 LENGTHS = (1, 2, 3, 15, 16, 17, 40, 63, 64, 65, 66, 100, 127, 128, 129)

@@ -28,7 +28,7 @@ from benchmarks.peers import least_cosine
 from benchmarks.random_checkpoints import SHAPES, write_checkpoint
 from benchmarks.result import Bar, Result, Spread, print_result
 from benchmarks.side_process import SideFailed, SideProcess
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 
 ROWS, TOKENS = (1, 8, 32), (32, 256, 512)
 #: Rows at once a peer is tried with, and the tokens of a trial: enough to tell sizes apart.

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer
 from benchmarks.result import Bar, Result, Spread
 from benchmarks.side_process import SideProcess
 from synapse_host.client.blocking_client import Client
+from synapse_host.testing.models.tiny_gguf import TinyDecoder, write_tiny_decoder
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_gguf import TinyDecoder, write_tiny_decoder
 
 #: The issue's bars: tokens per second through the host over those in process, and milliseconds on a one-token reply.
 LEAST_RATIO = 0.97

@@ -17,8 +17,8 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from synapse_host.testing.misbehaviour_cases import OPERATIONS, cases
-from synapse_host.testing.misbehaviour_matrix import Outcome, play_all
+from synapse_host.testing.workers.misbehaviour_cases import OPERATIONS, cases
+from synapse_host.testing.workers.misbehaviour_matrix import Outcome, play_all
 
 #: Wide enough for every column when the output is no terminal.
 _WIDTH = 310

@@ -13,7 +13,7 @@ import numpy as np
 
 from synapse_host.hookspecs import EmbedBatch, Generation, LoadSpec
 from synapse_host.testing.plain_plugin import DESCRIPTION, PlainModel, PlainPlugin
-from synapse_host.testing.stub_worker import launch_arguments
+from synapse_host.testing.workers.stub_worker import launch_arguments
 from synapse_host.worker.connection import HostConnection
 from synapse_host.worker.host_stream import SocketStream
 from synapse_host.worker.main_loop import serve

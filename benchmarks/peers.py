@@ -11,7 +11,7 @@ from benchmarks.peer_library import BATCH_SIZES, DEFAULT_BATCH, PeerPass, PeerRe
 from benchmarks.recorded_host import RecordedHost
 from benchmarks.result import Bar, Result, Spread
 from benchmarks.side_process import SideProcess
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 
 #: The issue's bars: how many times faster than the library at its default and at its best batch size.
 LEAST_OVER_DEFAULT = 5.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.recording_backend import BACKEND, RecordedBatch, read_record, record_path
 from synapse_host.client.blocking_client import Client
 from synapse_host.testing.fake_distributions import install_backend
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 from synapse_host.testing.running_host import RunningHost, load_model
 
 MODEL = "minilm"

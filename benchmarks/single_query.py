@@ -15,7 +15,7 @@ from benchmarks.corpus import short_queries
 from benchmarks.recorded_host import MODEL, RecordedHost
 from benchmarks.result import Bar, Result, Spread
 from benchmarks.side_process import SideProcess
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 
 #: The issue's bars, milliseconds over the bare engine call.
 MOST_P50_MS = 0.4

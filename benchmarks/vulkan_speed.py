@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from benchmarks.corpus import TEXTS, docstrings
 from synapse_host.owned_engine.engine import OwnedEngine
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 
 SETTINGS = {"allow_software_device": "true"}
 MAX_TOKENS = 512

@@ -19,7 +19,7 @@ from benchmarks.machine import this_machine
 from benchmarks.result import Bar, Result, Spread, print_result
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
-from synapse_host.testing.fake_engine import load_request
+from synapse_host.testing.workers.fake_engine import load_request
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, Generate, Loaded, Message
 
 #: The issue's bars.

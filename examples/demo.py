@@ -26,7 +26,7 @@ from synapse_host.client.faults import ConnectionLost, HostUnreachable, ReplyMis
 from synapse_host.client.replies import EmbedReply
 from synapse_host.errors import SynapseError
 from synapse_host.settings import resolve_paths
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "minilm"

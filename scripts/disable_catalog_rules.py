@@ -14,8 +14,8 @@ import anyio
 
 from synapse_host.testing.catalog_rules.rule_table import CHECKS, SWITCHES
 from synapse_host.testing.catalog_rules.scene import Stage
+from synapse_host.testing.models.tiny_catalog import write_tiny_catalog
 from synapse_host.testing.rule_checks import differences
-from synapse_host.testing.tiny_catalog import write_tiny_catalog
 
 
 async def try_rules(rules: list[str]) -> int:

@@ -24,8 +24,8 @@ import torch
 import transformers
 from fixture_texts import fixture_texts
 
-from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.tiny_models import TINY_BERTS, TinyBert
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_models import TINY_BERTS, TinyBert
 
 FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "fixtures"
 MAX_TOKENS = 512

@@ -19,9 +19,9 @@ import torch
 import transformers
 from transformers.models.modernbert import modeling_modernbert
 
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
-from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
+from synapse_host.testing.models.tiny_encoders import TINY_XLM_ROBERTAS
+from synapse_host.testing.models.tiny_modernbert import TINY_MODERNBERTS
 
 FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "fixtures"
 #: Sequences of each tiny encoder and their greatest length.

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import transformers
 
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, TinyQwen3
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, TinyQwen3
 
 TARGET = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "tiny_qwen3_reference.npz"
 #: Sequences of each model and their greatest length.

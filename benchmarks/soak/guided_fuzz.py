@@ -12,7 +12,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["synapse_host"]):
-    from synapse_host.testing.any_bytes import seeds, take
+    from synapse_host.testing.fuzz.any_bytes import seeds, take
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ import pytest
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import TinyModel, write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3
+from synapse_host.testing.models.tiny_models import TinyModel, write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3
 
 plugin = pytest.importorskip("synapse_ane.plugin")
 pytestmark = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from synapse_host.testing.crash_cycles import crash_cycles, slope
+from synapse_host.testing.crashes.crash_cycles import crash_cycles, slope
 
 CYCLES, EVERY, WARM_UP = 10_000, 500, 2
 #: A leaked descriptor, task or buffer of one worker weighs more than this each cycle.

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from synapse_host.testing.decoder_fuzz import HANDLERS, Tally, fuzz_decoders
+from synapse_host.testing.fuzz.decoder_fuzz import HANDLERS, Tally, fuzz_decoders
 
 FRAMES = 20_000_000
 REACHED = 1_000

@@ -12,7 +12,7 @@ import pytest
 
 @pytest.mark.timeout(3600)
 def test_a_death_at_any_single_step_leaves_order(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "synapse_host.testing.download_crashes", str(tmp_path), "0"]
+    command = [sys.executable, "-m", "synapse_host.testing.crashes.download_crashes", str(tmp_path), "0"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
     deaths = json.loads(ran.stdout.splitlines()[-1])

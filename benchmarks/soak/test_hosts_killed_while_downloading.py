@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synapse_host.testing.download_kills import killed_while_downloading
+from synapse_host.testing.crashes.download_kills import killed_while_downloading
 
 KILLS = 40
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from synapse_host.testing.host_kills import killed_at_random
+from synapse_host.testing.crashes.host_kills import killed_at_random
 
 FEW, MANY = 100_000, 1_000_000
 #: Bars of the design: growth from the few to the many, speed of every tenth, and reading at the end.
@@ -43,7 +43,7 @@ def test_a_million_items(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(3600)
 def test_every_kind_of_step(tmp_path: Path) -> None:
-    deaths = _run("synapse_host.testing.job_crashes", str(tmp_path), str(DEATHS_OF_A_STEP), "all")
+    deaths = _run("synapse_host.testing.crashes.job_crashes", str(tmp_path), str(DEATHS_OF_A_STEP), "all")
     print(f"{len(deaths)} kinds of steps, {sum(deaths.values())} deaths")
     assert len(deaths) > 100
     assert min(deaths.values()) >= DEATHS_OF_A_STEP - 1

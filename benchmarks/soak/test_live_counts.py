@@ -8,9 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from synapse_host.testing import client_conversations, exchange_fuzz, worker_conversations
+from synapse_host.testing import client_conversations
 from synapse_host.testing.fake_methods import echo_method, embedding_methods
+from synapse_host.testing.fuzz import exchange_fuzz
 from synapse_host.testing.in_process_host import in_process_host
+from synapse_host.testing.workers import worker_conversations
 
 REACHED = 1_000
 #: Frames of one round; the first is the warm-up, and memory is looked at after each.

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.worker_processes import worker_pids
+from synapse_host.testing.workers.worker_processes import worker_pids
 
 REQUESTS = 10_000
 WARM_UP = 2_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 from synapse_host.testing.running_host import RunningHost, load_model
 
 

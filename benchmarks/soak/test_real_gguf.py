@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from synapse_host.testing.gguf_runs import gguf_spec, load_gguf
-from synapse_host.testing.running_worker import generate, running
+from synapse_host.testing.workers.running_worker import generate, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 

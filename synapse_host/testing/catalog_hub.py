@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from synapse_host.testing.file_server import FileServer
+from synapse_host.testing.models.tiny_catalog import TinyCatalog
 from synapse_host.testing.running_host import RunningHost
-from synapse_host.testing.tiny_catalog import TinyCatalog
 
 #: What would send a test's requests somewhere else.
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")

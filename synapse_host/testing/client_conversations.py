@@ -12,7 +12,7 @@ import anyio
 from synapse_host.framing import HEADER_BYTES, frame_header
 from synapse_host.server.envelope import Hello, decode_frame
 from synapse_host.server.malformed import MalformedFrame
-from synapse_host.testing.mutated_frames import FrameMaker, wire_bytes
+from synapse_host.testing.fuzz.mutated_frames import FrameMaker, wire_bytes
 from synapse_host.testing.raw_peer import DEADLINE_S, RawPeer
 
 Tally = Counter[str]

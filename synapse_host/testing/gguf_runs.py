@@ -12,7 +12,7 @@ from synapse_host.hookspecs import LoadSpec, Phase
 from synapse_host.identity.digests import sha256_file
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
-from synapse_host.testing.running_worker import PATIENCE_S
+from synapse_host.testing.workers.running_worker import PATIENCE_S
 from synapse_host.worker_protocol.messages import Load, Loaded
 
 

@@ -96,7 +96,7 @@ def _starter(directory: Path, tasks: TaskGroup, fault: str | None) -> StartWorke
     async def start(model: RegisteredModel) -> Worker:
         spoiled = fault is not None and not model.model_id.endswith("-reference")
         worker_id = f"test-{next(numbers)}"
-        module = "synapse_host.testing.faulty_worker"
+        module = "synapse_host.testing.workers.faulty_worker"
         spec = WorkerSpec(
             backend=model.backend,
             worker_id=worker_id,

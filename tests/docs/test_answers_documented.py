@@ -12,10 +12,10 @@ import pytest
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import SynapseError
 from synapse_host.testing.documented_pages import PageRun
+from synapse_host.testing.models.tiny_gguf import TinyDecoder, write_tiny_decoder
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_rerankers import TinyBertReranker
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_gguf import TinyDecoder, write_tiny_decoder
-from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_rerankers import TinyBertReranker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text("utf-8")
 #: Objects whose keys are data, or are described elsewhere.

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from synapse_host.client.blocking_client import Client
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.running_host import RunningHost, load_model
 from synapse_host.testing.shared_making import copies, made_once
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 #: Small enough to certify in a second; positions past the inline defaults do not matter to it.
 TINY = TinyBert(seed=5, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=64)

@@ -12,9 +12,7 @@ import pytest
 
 from synapse_host.errors import SynapseError
 from synapse_host.testing.fake_distributions import backend_source, install_backend, install_project
-from synapse_host.testing.refusal import Refusal, refusal
-from synapse_host.testing.running_host import python_path
-from synapse_host.testing.spoiled_models import (
+from synapse_host.testing.models.spoiled_models import (
     Spoil,
     entry,
     safetensors_bytes,
@@ -25,8 +23,10 @@ from synapse_host.testing.spoiled_models import (
     with_tensors,
     without_file,
 )
+from synapse_host.testing.models.tiny_models import TinyBert, tiny_tokenizer
+from synapse_host.testing.refusal import Refusal, refusal
+from synapse_host.testing.running_host import python_path
 from synapse_host.testing.steady_host import SteadyHost, steady_host
-from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer
 
 #: The model of the shared fixture, to make spoiled weights from.
 TINY = TinyBert(seed=5, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=64)

@@ -12,8 +12,8 @@ import pytest
 
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.testing.command_runs import run_synapse
+from synapse_host.testing.models.tiny_catalog import EMBED, OTHER, RERANK, SHY, write_tiny_catalog
 from synapse_host.testing.running_host import RunningHost
-from synapse_host.testing.tiny_catalog import EMBED, OTHER, RERANK, SHY, write_tiny_catalog
 
 
 @pytest.fixture(scope="module")

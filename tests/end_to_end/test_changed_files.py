@@ -13,10 +13,10 @@ import pytest
 
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import ArtifactInvalid, InvalidRequest, SubstitutionRejected
+from synapse_host.testing.models.spoiled_models import with_config, with_tensors
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.refusal import refusal
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.spoiled_models import with_config, with_tensors
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 TINY = TinyBert(seed=5, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=64)
 OTHER = TinyBert(seed=6, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=64)

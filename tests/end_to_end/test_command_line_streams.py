@@ -19,8 +19,8 @@ import pytest
 
 from synapse_host.cli.exit_codes import Exit
 from synapse_host.testing.command_runs import environment_of, run_synapse, synapse_command
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.running_host import RunningHost
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 DEADLINE_S = 60
 TINY = TinyBert(seed=5, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=64)

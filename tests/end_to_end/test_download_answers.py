@@ -12,8 +12,8 @@ import pytest
 from synapse_host.errors import SynapseError
 from synapse_host.testing.catalog_hub import host_of, hub_of, path_on
 from synapse_host.testing.file_server import FileServer, Plan
+from synapse_host.testing.models.tiny_catalog import OTHER, TinyCatalog, write_tiny_catalog
 from synapse_host.testing.running_host import RunningHost
-from synapse_host.testing.tiny_catalog import OTHER, TinyCatalog, write_tiny_catalog
 
 WEIGHTS = "model.safetensors"
 #: State -> the members of its flat status, those every answer of the host has left out.

@@ -12,7 +12,7 @@ import pytest
 
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import ProbeRequired, SubstitutionRejected
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 from synapse_host.testing.raw_peer import RawPeer
 from synapse_host.testing.running_host import RunningHost, load_model
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from synapse_host.testing.host_kills import killed_at_random
+from synapse_host.testing.crashes.host_kills import killed_at_random
 
 KILLS = 3
 

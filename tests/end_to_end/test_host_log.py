@@ -12,7 +12,7 @@ import pytest
 
 from synapse_host.testing.process_watch import wait_until_gone
 from synapse_host.testing.running_host import RunningHost, load_model, python_path
-from synapse_host.testing.worker_processes import worker_pids
+from synapse_host.testing.workers.worker_processes import worker_pids
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="children are found in /proc")
 MODEL = "tiny"

@@ -22,9 +22,9 @@ from synapse_host.errors import EXCEPTIONS, ArtifactInvalid, SynapseError
 from synapse_host.testing.catalog_hub import host_of, hub_of, path_on
 from synapse_host.testing.command_runs import environment_of, run_opctl, run_synapse, synapse_command
 from synapse_host.testing.file_server import FileServer, Plan
+from synapse_host.testing.models.tiny_catalog import EMBED, OTHER, SHY, TinyCatalog, write_tiny_catalog
 from synapse_host.testing.running_host import RunningHost
 from synapse_host.testing.small_disk import only_root
-from synapse_host.testing.tiny_catalog import EMBED, OTHER, SHY, TinyCatalog, write_tiny_catalog
 
 WEIGHTS = "model.safetensors"
 

@@ -13,7 +13,7 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.errors import ArtifactInvalid, DownloadFailed, InvalidRequest, SynapseError
 from synapse_host.testing.catalog_hub import host_of, hub_of, path_on
 from synapse_host.testing.file_server import FileServer, Plan
-from synapse_host.testing.tiny_catalog import OTHER, TinyCatalog, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import OTHER, TinyCatalog, write_tiny_catalog
 
 FILES = {"model": "model.safetensors", "tokenizer": "tokenizer.json", "config": "config.json"}
 

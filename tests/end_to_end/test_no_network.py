@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from synapse_host.errors import SynapseError
+from synapse_host.testing.models.tiny_catalog import EMBED, OTHER, write_tiny_catalog
 from synapse_host.testing.network_trap import NetworkTrap
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_catalog import EMBED, OTHER, write_tiny_catalog
 
 #: A whole life of a host with the cpu engine, in one program, so that it can be run where there is no network at all.
 LIFE = """

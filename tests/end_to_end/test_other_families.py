@@ -14,10 +14,10 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.errors import InvalidRequest
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model
+from synapse_host.testing.models.tiny_encoders import TINY_XLM_ROBERTAS, unigram_tokenizer
+from synapse_host.testing.models.tiny_models import TinyModel, tiny_tokenizer, write_model
+from synapse_host.testing.models.tiny_modernbert import TINY_MODERNBERTS
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS, unigram_tokenizer
-from synapse_host.testing.tiny_models import TinyModel, tiny_tokenizer, write_model
-from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 
 TEXTS = ["tea", "the tale of the last island " * 6, "", "a salad and some tea ☃"]

@@ -9,8 +9,8 @@ import pytest
 
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import EngineCrashed
+from synapse_host.testing.models.tiny_models import TinyBert, tiny_tokenizer, write_model, write_safetensors
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer, write_model, write_safetensors
 
 TINY = TinyBert(seed=5, hidden=32, layers=2, heads=4, intermediate=64, vocab=400, positions=64)
 #: A token no text of the probe has, and a number that float32 holds: bfloat16 rounds it to infinity, and in float32 the

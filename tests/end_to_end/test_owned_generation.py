@@ -13,8 +13,8 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.errors import NotCertified, ProbeRequired
 from synapse_host.testing.command_runs import run_synapse
 from synapse_host.testing.fake_distributions import install_backend
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
 
 pytestmark = pytest.mark.slow
 

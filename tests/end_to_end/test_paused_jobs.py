@@ -18,8 +18,8 @@ from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.testing import neural_stub_backend
 from synapse_host.testing.command_runs import run_opctl
 from synapse_host.testing.fake_distributions import install_backend
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.running_host import RunningHost, load_model, python_path
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 MODEL = TinyBert(seed=11, hidden=32, layers=1, heads=4, intermediate=64, vocab=120, positions=64)
 TEXTS = [f"{'tide ' * (place % 11)}number {place}" for place in range(4000)]

@@ -10,8 +10,8 @@ import pytest
 
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import InvalidRequest
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 TEXTS = ["the tide comes in", "a", "boats float on the tide " * 40]
 

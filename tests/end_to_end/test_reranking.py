@@ -16,10 +16,10 @@ from synapse_host.errors import InvalidRequest, ProbeRequired, SubstitutionRejec
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.command_runs import run_synapse
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_rerankers import TinyBertReranker
 from synapse_host.testing.raw_peer import RawPeer
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_rerankers import TinyBertReranker
 from synapse_host.tokenization.pair_template import PAIR
 from synapse_host.tokenization.pairs import PairTokenizer
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
+from synapse_host.testing.models.sharded_checkpoint import INDEX_FILE, write_sharded
+from synapse_host.testing.models.tiny_models import TinyBert, tiny_tokenizer, write_model
 from synapse_host.testing.refusal import refusal
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.sharded_checkpoint import INDEX_FILE, write_sharded
-from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer, write_model
 
 TINY = TinyBert(seed=5, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=64)
 TEXT = "the tide came in"

@@ -22,9 +22,9 @@ from synapse_host.errors import (
 )
 from synapse_host.testing.command_runs import environment_of, synapse_command
 from synapse_host.testing.fake_distributions import install_project
+from synapse_host.testing.models.tiny_models import tiny_tokenizer, write_model, write_safetensors
+from synapse_host.testing.models.tiny_static import TinyStatic
 from synapse_host.testing.running_host import RunningHost, load_model, python_path
-from synapse_host.testing.tiny_models import tiny_tokenizer, write_model, write_safetensors
-from synapse_host.testing.tiny_static import TinyStatic
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_backend"

@@ -16,7 +16,7 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.errors import ModelInUse
 from synapse_host.testing.raw_peer import RawPeer
 from synapse_host.testing.running_host import RunningHost
-from synapse_host.testing.worker_processes import worker_pids
+from synapse_host.testing.workers.worker_processes import worker_pids
 
 pytestmark = [
     pytest.mark.anyio,

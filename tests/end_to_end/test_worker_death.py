@@ -16,7 +16,7 @@ from synapse_host.errors import EngineCrashed, ProbeRequired
 from synapse_host.testing.process_watch import wait_until_gone
 from synapse_host.testing.raw_peer import RawPeer
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.worker_processes import worker_pids
+from synapse_host.testing.workers.worker_processes import worker_pids
 
 pytestmark = [
     pytest.mark.anyio,

@@ -16,7 +16,7 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.testing.command_runs import run_opctl
 from synapse_host.testing.process_watch import wait_until_gone
 from synapse_host.testing.running_host import RunningHost, python_path
-from synapse_host.testing.worker_processes import worker_pids
+from synapse_host.testing.workers.worker_processes import worker_pids
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="children are found in /proc")
 MODEL, TEXT = "tiny", "the tide came in"

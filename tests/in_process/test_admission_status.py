@@ -30,8 +30,8 @@ from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.operations.constraints import Constraints
 from synapse_host.operations.registry import Method, Registry, Reply, RequestContext
 from synapse_host.operations.status import HostFacts, StatusService
-from synapse_host.testing.held_worker import HeldWorker
-from synapse_host.testing.stub_lane import until
+from synapse_host.testing.workers.held_worker import HeldWorker
+from synapse_host.testing.workers.stub_lane import until
 
 pytestmark = pytest.mark.anyio
 PROFILE = "p" * 64

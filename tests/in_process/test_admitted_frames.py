@@ -23,9 +23,9 @@ from synapse_host.hookspecs import Generation, PluginError
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.reply_check import check_raw, check_reply
-from synapse_host.testing.fake_engine import load_request
 from synapse_host.testing.plain_plugin import PlainModel, PlainPlugin, hook_calls
-from synapse_host.testing.running_worker import packed_ids
+from synapse_host.testing.workers.fake_engine import load_request
+from synapse_host.testing.workers.running_worker import packed_ids
 from synapse_host.worker.connection import HostConnection
 from synapse_host.worker.host_stream import SocketStream
 from synapse_host.worker.main_loop import answer_request

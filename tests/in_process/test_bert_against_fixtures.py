@@ -14,9 +14,9 @@ import pytest
 from synapse_host.families.bert import BertConfig
 from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.owned_engine.weights import CheckpointWeights
-from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.reference_run import bert_vectors, padded_batch, run_bert
-from synapse_host.testing.tiny_models import TINY_BERTS, write_model
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.reference_run import bert_vectors, padded_batch, run_bert
+from synapse_host.testing.models.tiny_models import TINY_BERTS, write_model
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 #: Largest error of a component of a unit vector against float32 transformers.

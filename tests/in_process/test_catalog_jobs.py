@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
-from synapse_host.testing.tiny_catalog import MAX_TOKENS, OTHER, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import MAX_TOKENS, OTHER, write_tiny_catalog
 
 pytestmark = pytest.mark.anyio
 LANE = f"{OTHER}-reference"

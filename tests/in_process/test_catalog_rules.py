@@ -8,7 +8,7 @@ import pytest
 
 from synapse_host.testing.catalog_rules.rule_table import CHECKS, SWITCHES
 from synapse_host.testing.catalog_rules.scene import Stage
-from synapse_host.testing.tiny_catalog import write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import write_tiny_catalog
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from synapse_host.testing.catalog_rules.scene import Stage, expect
-from synapse_host.testing.tiny_catalog import OTHER, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import OTHER, write_tiny_catalog
 from synapse_host.tokenization.library_tokenizer import sanitized_digest
 
 pytestmark = pytest.mark.anyio

@@ -12,9 +12,9 @@ from synapse_host.hookspecs import LoadSpec
 from synapse_host.model_files.safetensors_header import SafetensorsFault
 from synapse_host.owned_engine.checkpoint_shapes import checkpoint_shapes
 from synapse_host.owned_engine.weights import CheckpointWeights
-from synapse_host.testing.sharded_checkpoint import INDEX_FILE, write_sharded
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS
-from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.models.sharded_checkpoint import INDEX_FILE, write_sharded
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS
+from synapse_host.testing.models.tiny_models import write_model
 
 #: Its names have a publisher's prefix.
 MODEL = CROSS_ENCODERS[min(CROSS_ENCODERS)]

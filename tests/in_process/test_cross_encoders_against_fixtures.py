@@ -16,9 +16,9 @@ from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
-from synapse_host.testing.recorded_encoders import RecordedPairs, recorded_pairs
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.models.recorded_encoders import RecordedPairs, recorded_pairs
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
+from synapse_host.testing.models.tiny_models import write_model
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 #: Largest error of a logit, relative to the largest logit of the model.

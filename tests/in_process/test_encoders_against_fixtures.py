@@ -18,9 +18,15 @@ from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import loaded_model
-from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, RecordedEncoder, embedded, recorded_encoder
-from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
-from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.models.recorded_encoders import (
+    POOLINGS,
+    RECORDED,
+    RecordedEncoder,
+    embedded,
+    recorded_encoder,
+)
+from synapse_host.testing.models.tiny_encoders import TINY_XLM_ROBERTAS
+from synapse_host.testing.models.tiny_models import write_model
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 #: Largest error of a component of a unit vector against float32 transformers, and against float64.

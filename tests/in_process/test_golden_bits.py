@@ -16,7 +16,7 @@ import pytest
 from synapse_host.families.bert import BertConfig
 from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.owned_engine.family_table import FAMILIES
-from synapse_host.testing import golden_bits
+from synapse_host.testing.models import golden_bits
 
 FROZEN = json.loads((Path(__file__).parents[1] / "fixtures" / "golden_bits.json").read_text())
 

@@ -11,7 +11,7 @@ import pytest
 from synapse_host.admission.work_class import WorkClass
 from synapse_host.jobs.open_jobs import OpenJobs
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
-from synapse_host.testing.tiny_catalog import OTHER, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import OTHER, write_tiny_catalog
 
 pytestmark = pytest.mark.anyio
 LANE = f"{OTHER}-reference"

@@ -25,8 +25,8 @@ from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.residency import Residency
 from synapse_host.lanes.strikes import CATALOG, FREE_FORM, QUARANTINE_AT, Strikes
 from synapse_host.supervision.worker_fault import WorkerFault, crash_error
-from synapse_host.testing.held_worker import HeldWorker
-from synapse_host.testing.stub_lane import stub_model
+from synapse_host.testing.workers.held_worker import HeldWorker
+from synapse_host.testing.workers.stub_lane import stub_model
 
 #: Ends of a worker that are its own doing, and ends that are not.
 STRIKING, HARMLESS = ("exited", "protocol_fault", "silence"), ("stopped",)

@@ -25,8 +25,8 @@ from synapse_host.lanes.pausing import PauseControl
 from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.operations.lane_pausing import LanePausingService
 from synapse_host.operations.registry import Registry, RequestContext
-from synapse_host.testing.held_worker import HeldWorker
-from synapse_host.testing.stub_lane import until
+from synapse_host.testing.workers.held_worker import HeldWorker
+from synapse_host.testing.workers.stub_lane import until
 
 pytestmark = pytest.mark.anyio
 MINUTE = 60_000

@@ -19,7 +19,7 @@ from synapse_host.lanes.lane import Lane, LaneRuntime
 from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.exchange import Exchange
 from synapse_host.supervision.refusals import WorkerRefusal
-from synapse_host.testing.stub_lane import stub_model
+from synapse_host.testing.workers.stub_lane import stub_model
 from synapse_host.worker_protocol.item_refusal import refusal_text
 from synapse_host.worker_protocol.messages import Loaded, Message, RerankSequences, Scores
 

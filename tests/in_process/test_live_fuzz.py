@@ -11,10 +11,10 @@ from synapse_host.server import session
 from synapse_host.supervision import exchange
 from synapse_host.testing.client_conversations import HANDLERS as CLIENT_HANDLERS
 from synapse_host.testing.client_conversations import fuzz_host
-from synapse_host.testing.crash_cycles import Holdings, holdings, slope
-from synapse_host.testing.exchange_fuzz import HANDLERS as EXCHANGE_HANDLERS
-from synapse_host.testing.exchange_fuzz import fuzz_exchanges
+from synapse_host.testing.crashes.crash_cycles import Holdings, holdings, slope
 from synapse_host.testing.fake_methods import echo_method, embedding_methods
+from synapse_host.testing.fuzz.exchange_fuzz import HANDLERS as EXCHANGE_HANDLERS
+from synapse_host.testing.fuzz.exchange_fuzz import fuzz_exchanges
 from synapse_host.testing.in_process_host import in_process_host
 
 pytestmark = [

@@ -13,7 +13,7 @@ from synapse_host.errors import SynapseError
 from synapse_host.lanes import lane as lane_module
 from synapse_host.testing.shape_calls import Call, asked, stepped
 from synapse_host.testing.shape_worker import ShapeBench, shape_bench
-from synapse_host.testing.stub_lane import until
+from synapse_host.testing.workers.stub_lane import until
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 
 from synapse_host.operations.load_manifest import ModelLoadParams, load_plan
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
-from synapse_host.testing.tiny_catalog import OTHER, RERANK, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import OTHER, RERANK, write_tiny_catalog
 
 pytestmark = pytest.mark.anyio
 ALWAYS = {

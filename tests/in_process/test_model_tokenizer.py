@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from synapse_host.errors import InvalidRequest
-from synapse_host.testing.tiny_encoders import unigram_tokenizer
+from synapse_host.testing.models.tiny_encoders import unigram_tokenizer
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 
 

@@ -16,7 +16,7 @@ from synapse_host.owned_engine.engine import OwnedEngine
 from synapse_host.owned_engine.family_table import FAMILIES
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
-from synapse_host.testing.tiny_models import write_tiny_bert
+from synapse_host.testing.models.tiny_models import write_tiny_bert
 
 VOCAB = 97
 #: Edges of the small buckets, one row of each, out of order.

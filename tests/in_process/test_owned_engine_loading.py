@@ -19,7 +19,7 @@ from synapse_host.owned_engine.family_table import MODEL_FORMAT
 from synapse_host.owned_engine.loading import available_threads, load_engine
 from synapse_host.owned_engine.weights import CheckpointWeights
 from synapse_host.testing.engine_runs import ignore_progress
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 
 TINY = TinyBert(seed=3, hidden=12, layers=2, heads=3, intermediate=20, vocab=61, positions=48)
 

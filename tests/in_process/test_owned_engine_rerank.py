@@ -16,8 +16,8 @@ from synapse_host.owned_engine import family_table, reference_plugin
 from synapse_host.owned_engine.engine import OwnedEngine
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_rerankers import TinyBertReranker
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_rerankers import TinyBertReranker
 
 MODEL = TinyBertReranker(seed=6, hidden=24, layers=3, heads=4, intermediate=40, vocab=97, positions=64)
 SEPARATOR = 3

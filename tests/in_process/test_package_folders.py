@@ -23,8 +23,8 @@ from synapse_host.lanes.package_folders import PackageFolders
 from synapse_host.lanes.residency import LaneRuntime
 from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.worker_fault import FaultReason, WorkerFault
-from synapse_host.testing.held_worker import HeldWorker
-from synapse_host.testing.stub_lane import stub_model, until
+from synapse_host.testing.workers.held_worker import HeldWorker
+from synapse_host.testing.workers.stub_lane import stub_model, until
 from synapse_host.worker_protocol.messages import Load
 
 pytestmark = pytest.mark.anyio

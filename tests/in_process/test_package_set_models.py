@@ -21,7 +21,7 @@ from synapse_host.models.model_preparation import prepare_model
 from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.models.stored_models import model_of, row_of
 from synapse_host.operations.load_manifest import ModelLoadParams, load_plan
-from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer
+from synapse_host.testing.models.tiny_models import TinyBert, tiny_tokenizer
 
 ENGINE = BackendDescription(
     backend="ane-coreml", engine="ane-coreml-worker", engine_version="0.1.0", build_flags={}, tasks=("embed", "rerank"),

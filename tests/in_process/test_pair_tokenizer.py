@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from synapse_host.errors import InvalidRequest
-from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.tiny_models import tiny_tokenizer
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_models import tiny_tokenizer
 from synapse_host.tokenization.pair_template import PAIR, QWEN3_RERANKER, PairTemplate, template_of
 from synapse_host.tokenization.pairs import PairTokenizer
 

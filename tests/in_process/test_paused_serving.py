@@ -13,7 +13,7 @@ from synapse_host.errors import EngineCrashed, SynapseError
 from synapse_host.lanes import neural_engine_models
 from synapse_host.lanes.lane import Lane
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
-from synapse_host.testing.tiny_catalog import OTHER, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import OTHER, write_tiny_catalog
 
 pytestmark = pytest.mark.anyio
 LANE = f"{OTHER}-reference"

@@ -12,8 +12,8 @@ import pytest
 from synapse_host.errors import StartRefused
 from synapse_host.lanes.resolution import why_not_restored
 from synapse_host.testing.catalog_rules.scene import Stage
-from synapse_host.testing.stub_lane import stub_model
-from synapse_host.testing.tiny_catalog import EMBED, OTHER, SHY, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import EMBED, OTHER, SHY, write_tiny_catalog
+from synapse_host.testing.workers.stub_lane import stub_model
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from synapse_host.models.profiles import ProfileName, read_profile
 from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.testing.catalog_rules.profile_checks import MINE, PROFILE, settings_of
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
-from synapse_host.testing.tiny_catalog import OTHER, RERANK, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import OTHER, RERANK, write_tiny_catalog
 
 pytestmark = pytest.mark.anyio
 ENGINE = read_profile(PROFILE).engine

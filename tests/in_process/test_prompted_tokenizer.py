@@ -8,7 +8,7 @@ import json
 import pytest
 
 from synapse_host.errors import InvalidRequest
-from synapse_host.testing.tiny_models import tiny_tokenizer
+from synapse_host.testing.models.tiny_models import tiny_tokenizer
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.text_prompts import NO_PROMPTS, TextPrompts
 

@@ -17,8 +17,8 @@ from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, vector_digest
-from synapse_host.testing.recorded_qwen3 import RecordedQwen3, recorded_qwen3
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
+from synapse_host.testing.models.recorded_qwen3 import RecordedQwen3, recorded_qwen3
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 #: Largest error of a component of a unit vector against transformers in float32, and against float64.

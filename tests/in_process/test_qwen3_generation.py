@@ -15,9 +15,9 @@ from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.owned_engine import greedy, reference_plugin
 from synapse_host.owned_engine.decoder import OwnedDecoder
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
-from synapse_host.testing.recorded_qwen3 import RecordedQwen3, recorded_qwen3
-from synapse_host.testing.tiny_models import TinyBert, write_model, write_safetensors
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
+from synapse_host.testing.models.recorded_qwen3 import RecordedQwen3, recorded_qwen3
+from synapse_host.testing.models.tiny_models import TinyBert, write_model, write_safetensors
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 #: Tokens transformers generated after each prompt.

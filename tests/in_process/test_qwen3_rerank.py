@@ -16,8 +16,8 @@ from synapse_host.hookspecs import PluginError
 from synapse_host.ops.reference_ops import ReferenceOps
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
-from synapse_host.testing.recorded_qwen3 import RecordedQwen3, recorded_qwen3
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
+from synapse_host.testing.models.recorded_qwen3 import RecordedQwen3, recorded_qwen3
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 #: Largest error of a logit relative to the largest of its kind, and of a probability.

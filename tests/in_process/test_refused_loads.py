@@ -10,7 +10,7 @@ import pytest
 from synapse_host.lanes.worker_errors import load_error
 from synapse_host.model_files.source_files import digest_file
 from synapse_host.supervision.refusals import WorkerRefusal
-from synapse_host.testing.stub_lane import stub_model
+from synapse_host.testing.workers.stub_lane import stub_model
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 from synapse_host.admission.turn import Turn
 from synapse_host.certification.self_check import SelfCheckRow
 from synapse_host.testing.catalog_rules.scene import Scene, Stage
-from synapse_host.testing.tiny_catalog import EMBED, MAX_TOKENS, OTHER, RERANK, write_tiny_catalog
+from synapse_host.testing.models.tiny_catalog import EMBED, MAX_TOKENS, OTHER, RERANK, write_tiny_catalog
 
 pytestmark = pytest.mark.anyio
 LANE = f"{OTHER}-reference"

@@ -16,7 +16,7 @@ from synapse_host.operations.constraints import BudgetRule
 from synapse_host.operations.serving import ServingDesk
 from synapse_host.testing.shape_calls import Call, asked, served, stepped
 from synapse_host.testing.shape_worker import ShapeBench, shape_bench
-from synapse_host.testing.stub_lane import until
+from synapse_host.testing.workers.stub_lane import until
 
 pytestmark = pytest.mark.anyio
 

@@ -15,10 +15,10 @@ from synapse_host.hookspecs import PluginError
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.family_table import MODEL_FORMAT
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.sharded_checkpoint import INDEX_FILE, shards_pair, write_sharded
-from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
+from synapse_host.testing.models.sharded_checkpoint import INDEX_FILE, shards_pair, write_sharded
+from synapse_host.testing.models.tiny_encoders import TINY_XLM_ROBERTAS
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_modernbert import TINY_MODERNBERTS
 from synapse_host.worker.loading import ResidentModels
 from synapse_host.worker_protocol.messages import Load
 

@@ -15,8 +15,8 @@ from synapse_host.families.static import StaticConfig, block
 from synapse_host.hookspecs import PluginError, Pooling
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import write_safetensors
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.models.tiny_models import write_safetensors
+from synapse_host.testing.models.tiny_static import TinyStatic
 
 MODEL = TinyStatic(seed=7, hidden=37, vocab=301, positions=1500)
 LENGTHS = (1, 2, 3, 15, 16, 17, 31, 33, 64, 127, 129, 257, 700, 1100, 1500)

@@ -12,8 +12,8 @@ from synapse_host.jobs.page_writer import PageLimits
 from synapse_host.store import job_store
 from synapse_host.store.database import Store
 from synapse_host.store.upkeep import faults_of
+from synapse_host.testing.crashes.job_crashes import Steps
 from synapse_host.testing.job_bench import job_bench, numbered
-from synapse_host.testing.job_crashes import Steps
 from synapse_host.testing.no_op_lane import NoOpLane, named_vector
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from synapse_host.hookspecs import DType
 from synapse_host.ops.dtypes import rounded
 from synapse_host.owned_engine.weights import CheckpointWeights
-from synapse_host.testing.tiny_models import TINY_BERTS, TinyBert, tiny_tokenizer, write_model, write_tiny_bert
+from synapse_host.testing.models.tiny_models import TINY_BERTS, TinyBert, tiny_tokenizer, write_model, write_tiny_bert
 
 TINY = TINY_BERTS["two_layers"]
 

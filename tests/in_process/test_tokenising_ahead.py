@@ -22,9 +22,9 @@ from synapse_host.operations.embedding import EmbedBatchParams, EmbeddingService
 from synapse_host.operations.registry import RequestContext
 from synapse_host.operations.serving import ServingDesk
 from synapse_host.operations.tokenising import INLINE_TOKENIZING_CHARS
-from synapse_host.testing.held_worker import HeldWorker
 from synapse_host.testing.no_op_lane import CountingEncoder
-from synapse_host.testing.stub_lane import stub_model, until
+from synapse_host.testing.workers.held_worker import HeldWorker
+from synapse_host.testing.workers.stub_lane import stub_model, until
 from synapse_host.tokenization.model_tokenizer import EncodedText, ModelTokenizer
 from synapse_host.tokenization.text_prompts import NO_PROMPTS
 

@@ -19,7 +19,7 @@ from synapse_host.lanes.lane_pace import LanePace
 from synapse_host.operations.constraints import BudgetRule
 from synapse_host.operations.serving import ServingDesk
 from synapse_host.operations.tokenising import INLINE_TOKENIZING_CHARS, TokenisingPool
-from synapse_host.testing.stub_lane import until
+from synapse_host.testing.workers.stub_lane import until
 
 pytestmark = pytest.mark.anyio
 LANE = cast("Lane", SimpleNamespace(model=SimpleNamespace(model_id="m"), pace=LanePace()))

@@ -11,7 +11,7 @@ import pytest
 
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import TINY_BERTS, write_model
+from synapse_host.testing.models.tiny_models import TINY_BERTS, write_model
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import loaded_model
-from synapse_host.testing.tiny_models import TinyBert, write_model, write_safetensors
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
-from synapse_host.testing.tiny_rerankers import TinyBertReranker
+from synapse_host.testing.models.tiny_models import TinyBert, write_model, write_safetensors
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_rerankers import TinyBertReranker
 
 BERT = TinyBert(seed=5, hidden=32, layers=3, heads=4, intermediate=64, vocab=120, positions=64)
 

@@ -14,7 +14,7 @@ from synapse_host.supervision.conversation import Conversation
 from synapse_host.supervision.exchange import Exchange, Reply
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.supervision.worker_fault import WorkerFault
-from synapse_host.testing.running_worker import PATIENCE_S
+from synapse_host.testing.workers.running_worker import PATIENCE_S
 from synapse_host.time_limits import TimeLimits
 from synapse_host.worker_protocol.channel import ChannelClosed, Receiver, WorkerChannel
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, VectorsHeader

@@ -7,7 +7,7 @@ import pytest
 
 from synapse_host.hookspecs import Generation, PluginError
 from synapse_host.testing.plain_plugin import PlainModel, PlainPlugin
-from synapse_host.testing.running_worker import packed_ids
+from synapse_host.testing.workers.running_worker import packed_ids
 from synapse_host.worker.generation import generate
 from synapse_host.worker.loading import Resident
 from synapse_host.worker_protocol.messages import Generate, Text

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from synapse_host.hookspecs import CheckNumbers, DeviceGone, Generation, PluginError
-from synapse_host.testing.fake_engine import load_request
 from synapse_host.testing.plain_plugin import PlainModel, PlainPlugin, hook_calls
+from synapse_host.testing.workers.fake_engine import load_request
 from synapse_host.worker.hook_calls import HOOKS, HookCalls
 from synapse_host.worker_protocol.codec import check_outgoing
 from synapse_host.worker_protocol.messages import (

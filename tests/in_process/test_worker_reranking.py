@@ -8,7 +8,7 @@ import pytest
 
 from synapse_host.hookspecs import PluginError
 from synapse_host.testing.plain_plugin import PlainPlugin
-from synapse_host.testing.running_worker import packed_ids
+from synapse_host.testing.workers.running_worker import packed_ids
 from synapse_host.worker.loading import Resident
 from synapse_host.worker.reranking import rerank
 from synapse_host.worker_protocol.messages import Rerank, RerankSequences

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synapse_host.testing.any_bytes import READERS, seeds, take
+from synapse_host.testing.fuzz.any_bytes import READERS, seeds, take
 from synapse_host.worker_protocol import codec
 from synapse_host.worker_protocol.messages import Ping
 

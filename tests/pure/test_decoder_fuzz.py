@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from synapse_host.framing import HEADER_BYTES, FrameDecoder, FrameTooLarge, frame_header
-from synapse_host.testing.decoder_fuzz import HANDLERS, fuzz_decoders
+from synapse_host.testing.fuzz.decoder_fuzz import HANDLERS, fuzz_decoders
 from synapse_host.worker_protocol import codec
 from synapse_host.worker_protocol.field_checks import FieldCheck
 from synapse_host.worker_protocol.messages import Load

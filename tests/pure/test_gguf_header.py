@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from synapse_host.model_files.gguf_cursor import GgufFault
 from synapse_host.model_files.gguf_header import MAX_NUMBERS, MAX_TENSORS, ArrayOf, GgufHeader, read_gguf_header
 from synapse_host.model_files.gguf_model import GgufModel, read_gguf_model
-from synapse_host.testing.gguf_file import text, value_bytes, write_gguf
-from synapse_host.testing.tiny_gguf import TinyDecoder
+from synapse_host.testing.models.gguf_file import text, value_bytes, write_gguf
+from synapse_host.testing.models.tiny_gguf import TinyDecoder
 
 TINY = TinyDecoder(seed=1, hidden=16, layers=1, heads=2, groups=1, intermediate=16, positions=64)
 

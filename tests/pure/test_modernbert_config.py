@@ -9,7 +9,7 @@ import pytest
 from synapse_host.families import modernbert
 from synapse_host.families.modernbert_config import ModernBertConfig
 from synapse_host.ops.null_ops import NullOps
-from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
+from synapse_host.testing.models.tiny_modernbert import TINY_MODERNBERTS
 
 #: gte-modernbert-base, the fields that matter.
 PUBLISHED: dict[str, Any] = {

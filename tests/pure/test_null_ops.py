@@ -12,7 +12,7 @@ from synapse_host.families import bert
 from synapse_host.ops.null_handle import PeekError
 from synapse_host.ops.null_ops import NullOps
 from synapse_host.ops.tensor_ops import OP_NAMES, Batch, Rows, TensorOps
-from synapse_host.testing.tiny_models import TINY_BERTS
+from synapse_host.testing.models.tiny_models import TINY_BERTS
 
 TINY = TINY_BERTS["two_layers"]
 SHAPES = {name: tensor.shape for name, tensor in TINY.tensors().items()}

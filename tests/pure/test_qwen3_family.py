@@ -11,7 +11,7 @@ import pytest
 from synapse_host.families import qwen3
 from synapse_host.families.qwen3 import Qwen3Config
 from synapse_host.ops.null_ops import NullOps
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S
 
 TINY = TINY_QWEN3S["fours"]
 

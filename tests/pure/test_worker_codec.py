@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synapse_host.testing.message_strategies import SAMPLES, UNLAWFUL, messages_of, sample_of, shape_of
+from synapse_host.testing.fuzz.message_strategies import SAMPLES, UNLAWFUL, messages_of, sample_of, shape_of
 from synapse_host.worker_protocol import codec
 from synapse_host.worker_protocol.faults import ProtocolFault
 from synapse_host.worker_protocol.field_checks import FIELD_CHECKS

@@ -8,7 +8,7 @@ import pytest
 
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.reply_check import REPLIES, check_raw, check_reply
-from synapse_host.testing.message_strategies import sample_of
+from synapse_host.testing.fuzz.message_strategies import sample_of
 from synapse_host.worker_protocol.faults import ProtocolFault
 from synapse_host.worker_protocol.messages import (
     REQUESTS,

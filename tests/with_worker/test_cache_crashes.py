@@ -16,7 +16,7 @@ MEMORY = Path("/dev/shm")
 
 def test_no_death_at_any_step_loses_or_spoils_content() -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        command = [sys.executable, "-m", "synapse_host.testing.cache_crashes", directory, str(TIMES)]
+        command = [sys.executable, "-m", "synapse_host.testing.crashes.cache_crashes", directory, str(TIMES)]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ran.returncode == 0, ran.stderr
     deaths = json.loads(ran.stdout.splitlines()[-1])

@@ -12,9 +12,9 @@ from synapse_host.testing.bad_backends import plain_backend
 from synapse_host.testing.bad_backends.planted import edited
 from synapse_host.testing.conformance.model_files import SEEDED
 from synapse_host.testing.fake_distributions import install_backend
+from synapse_host.testing.models.tiny_models import write_model
 from synapse_host.testing.pytest_plugin import names_the_suite
 from synapse_host.testing.suite_runs import run_suite
-from synapse_host.testing.tiny_models import write_model
 
 SUITE = ("--pyargs", "synapse_host.testing.conformance")
 OWN_OPTION = "def pytest_addoption(parser):\n    parser.addoption('--backend', default='theirs')\n"

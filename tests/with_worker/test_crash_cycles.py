@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from synapse_host.supervision.worker_process import WorkerProcess
-from synapse_host.testing.crash_cycles import crash_cycles, slope
+from synapse_host.testing.crashes.crash_cycles import crash_cycles, slope
 
 pytestmark = [
     pytest.mark.anyio,

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from synapse_host.testing.download_crashes import OFTEN
+from synapse_host.testing.crashes.download_crashes import OFTEN
 
 TIMES = 5
 LEAST_KINDS = 25
@@ -18,7 +18,7 @@ MEMORY = Path("/dev/shm")
 
 def test_no_death_while_downloading_leaves_anything_in_disorder() -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        command = [sys.executable, "-m", "synapse_host.testing.download_crashes", directory, str(TIMES)]
+        command = [sys.executable, "-m", "synapse_host.testing.crashes.download_crashes", directory, str(TIMES)]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
     deaths = json.loads(ran.stdout.splitlines()[-1])

@@ -12,8 +12,8 @@ from synapse_host.hookspecs import DType
 from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.ops.tensor_ops import OP_NAMES
 from synapse_host.supervision.worker import Worker
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.probed_lane import probe_outcome, probed_lane
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 pytestmark = pytest.mark.anyio
 

@@ -22,12 +22,12 @@ from synapse_host.owned_engine import reference_plugin
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model
 from synapse_host.testing.fake_distributions import install_project
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_static import TinyStatic
 from synapse_host.testing.running_host import python_path
-from synapse_host.testing.running_worker import PATIENCE_S, running
-from synapse_host.testing.running_worker import embed as worker_embed
 from synapse_host.testing.suite_runs import run_suite
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.workers.running_worker import PATIENCE_S, running
+from synapse_host.testing.workers.running_worker import embed as worker_embed
 from synapse_host.worker_protocol.messages import Load, Loaded
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "third_party_backend"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_static import TinyStatic
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "third_party_backend"
 DEADLINE_S = 200

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from synapse_host.testing.running_worker import running, stub_spec
+from synapse_host.testing.workers.running_worker import running, stub_spec
 from synapse_host.worker_protocol.messages import Ping
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ import pytest
 from synapse_host.lanes.hardware_lock import FileLock
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.fake_distributions import install_backend
-from synapse_host.testing.fake_engine import FAKE_ENGINE, load_request
-from synapse_host.testing.running_worker import PATIENCE_S, embed, running
+from synapse_host.testing.workers.fake_engine import FAKE_ENGINE, load_request
+from synapse_host.testing.workers.running_worker import PATIENCE_S, embed, running
 from synapse_host.worker_protocol.messages import Loaded
 
 pytestmark = pytest.mark.anyio

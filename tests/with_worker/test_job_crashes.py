@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from synapse_host.testing.job_crashes import OFTEN
+from synapse_host.testing.crashes.job_crashes import OFTEN
 
 TIMES = 5
 LEAST_KINDS = 20
@@ -18,7 +18,7 @@ MEMORY = Path("/dev/shm")
 
 def test_no_death_loses_or_repeats_what_was_committed() -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        command = [sys.executable, "-m", "synapse_host.testing.job_crashes", directory, str(TIMES)]
+        command = [sys.executable, "-m", "synapse_host.testing.crashes.job_crashes", directory, str(TIMES)]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
     deaths = json.loads(ran.stdout.splitlines()[-1])

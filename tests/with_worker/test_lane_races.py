@@ -24,9 +24,9 @@ from synapse_host.supervision.socket_stream import SocketStream
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_process import WorkerProcess
 from synapse_host.testing.lock_watch import LockOrderBroken, watched_locks
-from synapse_host.testing.running_worker import PATIENCE_S, stub_spec
-from synapse_host.testing.stub_answers import stub_vector
-from synapse_host.testing.stub_lane import StubLane, stub_lane
+from synapse_host.testing.workers.running_worker import PATIENCE_S, stub_spec
+from synapse_host.testing.workers.stub_answers import stub_vector
+from synapse_host.testing.workers.stub_lane import StubLane, stub_lane
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from synapse_host.errors import EngineCrashed
-from synapse_host.testing.misbehaving_worker import MISBEHAVIOURS
-from synapse_host.testing.misbehaviour_cases import OPERATIONS, cases
-from synapse_host.testing.misbehaviour_matrix import Outcome, play_all
+from synapse_host.testing.workers.misbehaving_worker import MISBEHAVIOURS
+from synapse_host.testing.workers.misbehaviour_cases import OPERATIONS, cases
+from synapse_host.testing.workers.misbehaviour_matrix import Outcome, play_all
 
 CASES = {case.name: case for case in cases()}
 #: Cases played in one go.

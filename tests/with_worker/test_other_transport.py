@@ -9,12 +9,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from synapse_host.testing.event_loop_transport import LoopListener
 from synapse_host.testing.gate import Gate
-from synapse_host.testing.misbehaviour_cases import cases
-from synapse_host.testing.misbehaviour_matrix import Outcome, play_all
-from synapse_host.testing.running_worker import embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_answers import stub_vector
+from synapse_host.testing.workers.event_loop_transport import LoopListener
+from synapse_host.testing.workers.misbehaviour_cases import cases
+from synapse_host.testing.workers.misbehaviour_matrix import Outcome, play_all
+from synapse_host.testing.workers.running_worker import embed, load, misbehaving_spec, running, stub_spec
+from synapse_host.testing.workers.stub_answers import stub_vector
 from synapse_host.worker_protocol.messages import Ping
 
 CASES = {case.name: case for case in cases() if case.operation == "EMBED_BATCH"}

@@ -17,10 +17,10 @@ from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.fake_distributions import install_backend
-from synapse_host.testing.fake_engine import FAKE_ENGINE, TRICKS, load_request
-from synapse_host.testing.pipe_transport import PipeListener
 from synapse_host.testing.running_host import python_path
-from synapse_host.testing.running_worker import PATIENCE_S, embed, running
+from synapse_host.testing.workers.fake_engine import FAKE_ENGINE, TRICKS, load_request
+from synapse_host.testing.workers.pipe_transport import PipeListener
+from synapse_host.testing.workers.running_worker import PATIENCE_S, embed, running
 from synapse_host.worker.hang_up import EXIT_ORPHANED
 from synapse_host.worker_protocol.codec import decode_response, encode
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, Loaded, Ping
@@ -39,7 +39,7 @@ def spec(tmp_path: Path) -> WorkerSpec:
         "fake",
         "synapse-fake-engine-m",
         tmp_path / "w" / "pipe",
-        command=(sys.executable, "-P", "-m", "synapse_host.testing.pipe_transport", "fake"),
+        command=(sys.executable, "-P", "-m", "synapse_host.testing.workers.pipe_transport", "fake"),
         accept_deadline_s=PATIENCE_S,
         hello_deadline_s=PATIENCE_S,
         extra_env=python_path(site),

@@ -9,11 +9,11 @@ import pytest
 
 from synapse_host.certification.probe import REFERENCE_BACKEND, probe_lane
 from synapse_host.hookspecs import Task
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_qwen3 import write_qwen3
+from synapse_host.testing.models.tiny_rerankers import TinyBertReranker
 from synapse_host.testing.probed_lane import probed_lane
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_qwen3 import write_qwen3
-from synapse_host.testing.tiny_rerankers import TinyBertReranker
 
 pytestmark = pytest.mark.anyio
 FIXTURES = Path(__file__).parents[1] / "fixtures"

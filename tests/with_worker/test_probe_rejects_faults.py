@@ -8,10 +8,10 @@ import pytest
 
 from synapse_host.certification.probe import REFERENCE_BACKEND
 from synapse_host.hookspecs import DType
-from synapse_host.testing.faulty_worker import EAGER_ONLY, FAULTS
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.probed_lane import probe_outcome as outcome
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.workers.faulty_worker import EAGER_ONLY, FAULTS
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ def write_tiny(directory: Path, *, wide: float = 1.0) -> Path:
     model.mkdir()
     write_model(model, TINY, "f32")
     if wide != 1.0:
-        from synapse_host.testing.tiny_models import write_safetensors
+        from synapse_host.testing.models.tiny_models import write_safetensors
 
         tensors = TINY.tensors()
         tensors = {name: t * wide if name.endswith(".output.dense.weight") else t for name, t in tensors.items()}

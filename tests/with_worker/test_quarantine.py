@@ -15,8 +15,8 @@ from synapse_host.lanes.strikes import CATALOG, FREE_FORM, QuarantinePolicy
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.testing.gate import Gate
 from synapse_host.testing.process_watch import wait_until_gone
-from synapse_host.testing.running_worker import PATIENCE_S, misbehaving_spec, stub_spec
-from synapse_host.testing.stub_lane import StubLane, stub_lane, until
+from synapse_host.testing.workers.running_worker import PATIENCE_S, misbehaving_spec, stub_spec
+from synapse_host.testing.workers.stub_lane import StubLane, stub_lane, until
 
 pytestmark = pytest.mark.anyio
 ROW = [1, 2, 3]

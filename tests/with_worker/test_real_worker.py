@@ -14,8 +14,8 @@ from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.fake_distributions import backend_source, install_backend
-from synapse_host.testing.fake_engine import FAKE_ENGINE, TRICKS, WEIGHTS, load_request
-from synapse_host.testing.running_worker import PATIENCE_S, details_of, embed, running
+from synapse_host.testing.workers.fake_engine import FAKE_ENGINE, TRICKS, WEIGHTS, load_request
+from synapse_host.testing.workers.running_worker import PATIENCE_S, details_of, embed, running
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, Load, Loaded, Ping, Pong, Unload
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ import pytest
 
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker_spec import WorkerSpec
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.running_worker import PATIENCE_S, generate, running
-from synapse_host.testing.tiny_qwen3 import write_qwen3
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_qwen3 import write_qwen3
+from synapse_host.testing.workers.running_worker import PATIENCE_S, generate, running
 from synapse_host.worker_protocol.messages import Load, Loaded, Text
 
 pytestmark = pytest.mark.anyio

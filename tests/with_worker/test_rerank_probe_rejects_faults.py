@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from synapse_host.certification.probe import REFERENCE_BACKEND
-from synapse_host.testing.faulty_worker import RERANK_FAULTS
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_rerankers import TinyBertReranker
 from synapse_host.testing.probed_lane import probe_outcome
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
-from synapse_host.testing.tiny_rerankers import TinyBertReranker
+from synapse_host.testing.workers.faulty_worker import RERANK_FAULTS
 
 pytestmark = pytest.mark.anyio
 

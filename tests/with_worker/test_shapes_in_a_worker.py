@@ -27,12 +27,12 @@ from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.fake_distributions import install_backend
-from synapse_host.testing.fake_engine import load_request
-from synapse_host.testing.full_engine import full_engine
 from synapse_host.testing.running_host import python_path
-from synapse_host.testing.running_worker import PATIENCE_S, unpacked_floats
 from synapse_host.testing.shape_worker import shaped_model
-from synapse_host.testing.stub_lane import until
+from synapse_host.testing.workers.fake_engine import load_request
+from synapse_host.testing.workers.full_engine import full_engine
+from synapse_host.testing.workers.running_worker import PATIENCE_S, unpacked_floats
+from synapse_host.testing.workers.stub_lane import until
 
 pytestmark = pytest.mark.anyio
 #: The ladder of the engine of the tests is 16 and 32.

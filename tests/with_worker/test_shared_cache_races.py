@@ -18,7 +18,7 @@ STEPS = 400
 def test_hosts_that_share_a_cache_take_nothing_from_each_other(tmp_path: Path) -> None:
     seed, root = random.randrange(1 << 32), tmp_path / "models"
     print(f"seed {seed}")
-    command = [sys.executable, "-m", "synapse_host.testing.cache_races", str(root)]
+    command = [sys.executable, "-m", "synapse_host.testing.crashes.cache_races", str(root)]
     running = [
         subprocess.Popen(
             [*command, host, str(seed), str(STEPS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

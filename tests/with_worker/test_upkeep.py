@@ -16,8 +16,8 @@ from synapse_host.lanes.lane_state import LaneState
 from synapse_host.lanes.lane_table import LaneTable
 from synapse_host.supervision.silence import SilenceWindows
 from synapse_host.testing.gate import Gate
-from synapse_host.testing.running_worker import embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_lane import stub_lane, until
+from synapse_host.testing.workers.running_worker import embed, load, misbehaving_spec, running, stub_spec
+from synapse_host.testing.workers.stub_lane import stub_lane, until
 
 pytestmark = pytest.mark.anyio
 ROW = [1, 2, 3]

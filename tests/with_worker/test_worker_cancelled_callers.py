@@ -13,8 +13,8 @@ import pytest
 from synapse_host.supervision.worker import Worker
 from synapse_host.testing.gate import Gate, first_words
 from synapse_host.testing.process_watch import wait_until_gone
-from synapse_host.testing.running_worker import embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_answers import stub_vector
+from synapse_host.testing.workers.running_worker import embed, load, misbehaving_spec, running, stub_spec
+from synapse_host.testing.workers.stub_answers import stub_vector
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ import pytest
 
 from synapse_host.errors import EngineCrashed
 from synapse_host.supervision.silence import SilenceWindows
-from synapse_host.testing.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_answers import stub_vector
-from synapse_host.testing.stub_lane import until
+from synapse_host.testing.workers.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
+from synapse_host.testing.workers.stub_answers import stub_vector
+from synapse_host.testing.workers.stub_lane import until
 from synapse_host.worker_protocol.messages import Ping
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synapse_host.testing.worker_conversations import HANDLERS, fuzz_worker
+from synapse_host.testing.workers.worker_conversations import HANDLERS, fuzz_worker
 
 #: Half a million with ``make soak``.
 FRAMES = 52_000

@@ -12,8 +12,8 @@ import pytest
 from synapse_host.errors import EngineCrashed, InvalidRequest
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
-from synapse_host.testing.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_answers import stub_vector
+from synapse_host.testing.workers.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
+from synapse_host.testing.workers.stub_answers import stub_vector
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.testing.gate import Gate
 from synapse_host.testing.process_watch import wait_until_gone
-from synapse_host.testing.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
-from synapse_host.testing.stub_answers import stub_vector
+from synapse_host.testing.workers.running_worker import details_of, embed, load, misbehaving_spec, running, stub_spec
+from synapse_host.testing.workers.stub_answers import stub_vector
 from synapse_host.worker_protocol.messages import Ping, Pong, Unload, Unloaded
 
 pytestmark = pytest.mark.anyio
@@ -148,7 +148,7 @@ def test_a_killed_host_takes_its_worker_along(tmp_path: Path) -> None:
         from synapse_host.supervision.worker_spec import WorkerSpec
 
         async def main():
-            command = [sys.executable, "-P", "-m", "synapse_host.testing.stub_worker", "stub"]
+            command = [sys.executable, "-P", "-m", "synapse_host.testing.workers.stub_worker", "stub"]
             spec = WorkerSpec("stub", "w", Path({str(tmp_path / "s.sock")!r}), command=command, accept_deadline_s=60)
             async with anyio.create_task_group() as tasks:
                 worker = await Worker.start(spec, tasks)

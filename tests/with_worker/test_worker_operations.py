@@ -14,9 +14,9 @@ from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.supervision.worker_spec import WorkerSpec
 from synapse_host.testing.fake_distributions import install_backend
-from synapse_host.testing.fake_engine import FAKE_ENGINE, load_request
-from synapse_host.testing.full_engine import FULL_TRICKS, full_engine
-from synapse_host.testing.running_worker import (
+from synapse_host.testing.workers.fake_engine import FAKE_ENGINE, load_request
+from synapse_host.testing.workers.full_engine import FULL_TRICKS, full_engine
+from synapse_host.testing.workers.running_worker import (
     PATIENCE_S,
     embed,
     generate,
@@ -28,7 +28,7 @@ from synapse_host.testing.running_worker import (
     running,
     stub_spec,
 )
-from synapse_host.testing.stub_answers import stub_pair, stub_score, stub_tokens
+from synapse_host.testing.workers.stub_answers import stub_pair, stub_score, stub_tokens
 from synapse_host.worker_protocol.messages import (
     AdmitShape,
     Admitted,

@@ -15,9 +15,9 @@ import pytest
 
 from synapse_host.framing import FrameDecoder, frame_header
 from synapse_host.testing.fake_distributions import install_backend
-from synapse_host.testing.fake_engine import FAKE_ENGINE, TRICKS, load_request
 from synapse_host.testing.process_watch import wait_until_gone
-from synapse_host.testing.running_worker import PATIENCE_S
+from synapse_host.testing.workers.fake_engine import FAKE_ENGINE, TRICKS, load_request
+from synapse_host.testing.workers.running_worker import PATIENCE_S
 from synapse_host.worker.hang_up import EXIT_ORPHANED
 from synapse_host.worker_protocol.messages import EmbedBatchRequest, Message
 

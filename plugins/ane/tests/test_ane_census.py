@@ -12,8 +12,8 @@ from synapse_ane.mil import TARGET, Function, mb, types
 from synapse_ane.placement_rules import LONGEST_AXIS, estimate, why_not
 
 from synapse_host.owned_engine.family_table import FAMILIES
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3
 
 pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 

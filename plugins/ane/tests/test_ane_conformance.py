@@ -9,7 +9,7 @@ from synapse_ane.interpreted_runtime import InterpretedRuntime
 from synapse_ane.package_maker import make_set_of
 
 from synapse_host.testing.conformance.suite import ConformanceSuite
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,13 +16,13 @@ from synapse_ane import plugin
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.recorded_encoders import recorded_encoder, recorded_pairs
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.tiny_cross_encoders import SEPARATOR
-from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.models.recorded_encoders import recorded_encoder, recorded_pairs
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_cross_encoders import SEPARATOR
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_static import TinyStatic
 
 pytestmark = [
     pytest.mark.slow,

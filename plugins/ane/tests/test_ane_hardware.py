@@ -16,12 +16,12 @@ from synapse_host.hookspecs import LoadSpec, PluginError
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.testing.conformance.suite import ConformanceSuite
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.recorded_encoders import recorded_encoder, recorded_pairs
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.tiny_cross_encoders import SEPARATOR
-from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import write_qwen3
+from synapse_host.testing.models.recorded_encoders import recorded_encoder, recorded_pairs
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_cross_encoders import SEPARATOR
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import write_qwen3
 
 FOUND = evidence.judge(evidence.read_machine())
 pytestmark = [

@@ -27,7 +27,7 @@ from synapse_ane.program_inputs import count_inputs, looked_up
 
 from synapse_host.owned_engine.executables import Build
 from synapse_host.owned_engine.family_table import FAMILIES
-from synapse_host.testing.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
 
 pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 

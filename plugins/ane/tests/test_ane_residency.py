@@ -19,7 +19,7 @@ from synapse_ane.shape_table import MOST_SHAPES, ShapeTable
 from synapse_host.hookspecs import Phase, PluginError
 from synapse_host.owned_engine import kernel_revision
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 

@@ -22,14 +22,14 @@ from synapse_host.hookspecs import LoadSpec, PluginError
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.sharded_checkpoint import write_sharded
-from synapse_host.testing.tiny_cross_encoders import SEPARATOR
-from synapse_host.testing.tiny_encoders import TinyXlmRoberta
-from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3
-from synapse_host.testing.tiny_rerankers import TINY_RERANKERS
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.models.sharded_checkpoint import write_sharded
+from synapse_host.testing.models.tiny_cross_encoders import SEPARATOR
+from synapse_host.testing.models.tiny_encoders import TinyXlmRoberta
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3
+from synapse_host.testing.models.tiny_rerankers import TINY_RERANKERS
+from synapse_host.testing.models.tiny_static import TinyStatic
 
 pytestmark = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 

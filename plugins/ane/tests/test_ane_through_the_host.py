@@ -13,8 +13,8 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.errors import SynapseError
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_models import TinyBert, write_model
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,11 @@ from synapse_host.errors import EngineCrashed
 from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.testing.fake_distributions import install_backend
-from synapse_host.testing.gguf_file import write_gguf
 from synapse_host.testing.gguf_runs import gguf_spec, load_gguf
-from synapse_host.testing.running_worker import details_of, embed, generate, rerank, running
-from synapse_host.testing.tiny_gguf import TinyDecoder, write_bert_gguf, write_tiny_decoder
-from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer
+from synapse_host.testing.models.gguf_file import write_gguf
+from synapse_host.testing.models.tiny_gguf import TinyDecoder, write_bert_gguf, write_tiny_decoder
+from synapse_host.testing.models.tiny_models import TinyBert, tiny_tokenizer
+from synapse_host.testing.workers.running_worker import details_of, embed, generate, rerank, running
 
 pytestmark = pytest.mark.anyio
 

@@ -17,9 +17,9 @@ from synapse_llama_worker.contradictions import check_numbers, check_types
 from synapse_host.hookspecs import PluginError
 from synapse_host.model_files.gguf_header import ArrayOf, GgufTensor
 from synapse_host.model_files.gguf_model import GgufModel
-from synapse_host.testing.gguf_file import text, write_gguf
 from synapse_host.testing.gguf_runs import Reports, loaded_gguf
-from synapse_host.testing.tiny_gguf import TinyDecoder
+from synapse_host.testing.models.gguf_file import text, write_gguf
+from synapse_host.testing.models.tiny_gguf import TinyDecoder
 
 TINY = TinyDecoder(seed=1, layers=1)
 

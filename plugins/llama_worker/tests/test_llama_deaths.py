@@ -14,8 +14,8 @@ import pytest
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import EngineCrashed, ProbeRequired
 from synapse_host.testing.fake_distributions import install_backend
+from synapse_host.testing.models.tiny_gguf import TinyDecoder, write_tiny_decoder
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_gguf import TinyDecoder, write_tiny_decoder
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ from synapse_host.hookspecs import PluginError
 from synapse_host.model_files.safetensors_header import read_safetensors_header
 from synapse_host.testing.engine_runs import batch_of
 from synapse_host.testing.gguf_runs import Reports, loaded_gguf
-from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.tiny_gguf import TinyDecoder, write_bert_gguf, write_tiny_decoder
-from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_gguf import TinyDecoder, write_bert_gguf, write_tiny_decoder
+from synapse_host.testing.models.tiny_models import TinyBert, tiny_tokenizer
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 TINY = TinyBert(7, hidden=32, layers=2, heads=4, intermediate=48, vocab=300, positions=64)

@@ -14,7 +14,7 @@ from synapse_llama_worker.model import PROMPT_CHUNK
 
 from synapse_host.hookspecs import PluginError
 from synapse_host.testing.gguf_runs import Reports, loaded_gguf
-from synapse_host.testing.tiny_gguf import TinyDecoder, write_tiny_decoder
+from synapse_host.testing.models.tiny_gguf import TinyDecoder, write_tiny_decoder
 
 MODELS = {name: TinyDecoder(seed=3, architecture=name) for name in plugin.GENERATING}
 #: Prompts that are token-exact with the library, and the tokens made after each.
@@ -132,7 +132,7 @@ def test_a_grammar_is_refused_before_the_engine_sees_it(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_numbers_are_told(tmp_path: Path) -> None:
-    from synapse_host.testing.gguf_file import write_gguf
+    from synapse_host.testing.models.gguf_file import write_gguf
 
     tiny = MODELS["llama"]
     tensors = tiny.tensors()

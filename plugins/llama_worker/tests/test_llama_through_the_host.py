@@ -18,9 +18,9 @@ from synapse_host.client.blocking_client import Client
 from synapse_host.errors import EXCEPTIONS, ArtifactInvalid, InvalidRequest, SubstitutionRejected, SynapseError
 from synapse_host.testing.command_runs import run_synapse
 from synapse_host.testing.gguf_runs import Reports, loaded_gguf
+from synapse_host.testing.models.tiny_gguf import TinyDecoder, write_bert_gguf, write_tiny_decoder
+from synapse_host.testing.models.tiny_models import TinyBert, tiny_tokenizer
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_gguf import TinyDecoder, write_bert_gguf, write_tiny_decoder
-from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 

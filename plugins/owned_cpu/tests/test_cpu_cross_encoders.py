@@ -10,9 +10,9 @@ from synapse_owned_cpu import plugin
 
 from synapse_host.hookspecs import DType
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
-from synapse_host.testing.recorded_encoders import recorded_pairs
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_models import write_model
+from synapse_host.testing.models.recorded_encoders import recorded_pairs
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
+from synapse_host.testing.models.tiny_models import write_model
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES = plugin.synapse_describe().dtypes

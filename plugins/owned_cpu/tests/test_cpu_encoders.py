@@ -14,9 +14,9 @@ from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
-from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES = plugin.synapse_describe().dtypes

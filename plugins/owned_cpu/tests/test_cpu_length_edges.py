@@ -13,11 +13,11 @@ from synapse_host.hookspecs import DType, Pooling
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import loaded_model, seeded_rows, vector_digest
-from synapse_host.testing.recorded_encoders import embedded
-from synapse_host.testing.tiny_encoders import TinyXlmRoberta
-from synapse_host.testing.tiny_models import TinyBert, TinyModel, write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3
+from synapse_host.testing.models.recorded_encoders import embedded
+from synapse_host.testing.models.tiny_encoders import TinyXlmRoberta
+from synapse_host.testing.models.tiny_models import TinyBert, TinyModel, write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3
 
 DTYPES = plugin.synapse_describe().dtypes
 VOCAB, LONGEST = 101, 8192

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from synapse_owned_cpu import plugin
 
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 
 #: A graph keeps a plan for each (rows, bucket); memory that grows with batches would pass this.
 ALLOWED_GROWTH_MB = 6
@@ -61,7 +61,7 @@ LOADING_CHILD = """
 import json, os, sys
 from pathlib import Path
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
 from synapse_owned_cpu import plugin
 
 def rss_mb():

@@ -29,8 +29,8 @@ from synapse_host.testing.engine_runs import (
     seeded_rows,
     vector_digest,
 )
-from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES = plugin.synapse_describe().dtypes

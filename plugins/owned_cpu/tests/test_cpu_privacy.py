@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
 
 #: Every road out of the process, trapped. The log is a file because the telemetry package sends from a forked child.
 TRAPPED = """

@@ -17,9 +17,9 @@ from synapse_host.hookspecs import DType, Generation, PluginError
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.owned_engine import greedy
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.recorded_qwen3 import RecordedQwen3, recorded_qwen3
-from synapse_host.testing.tiny_models import write_safetensors
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
+from synapse_host.testing.models.recorded_qwen3 import RecordedQwen3, recorded_qwen3
+from synapse_host.testing.models.tiny_models import write_safetensors
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES = plugin.synapse_describe().dtypes

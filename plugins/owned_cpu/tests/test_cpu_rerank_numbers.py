@@ -15,8 +15,8 @@ from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_rerankers import TINY_RERANKERS
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_rerankers import TINY_RERANKERS
 
 MODEL = TINY_RERANKERS["two_layers"]
 DTYPES = plugin.synapse_describe().dtypes

@@ -22,9 +22,9 @@ from benchmarks.cuda_evidence import STOPPED, Evidence, part_of, watched
 from benchmarks.cuda_roofline import CARDS, Call, block_works, computed_keys
 from benchmarks.random_checkpoints import SHAPES
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "cuda-roofline.md"
 

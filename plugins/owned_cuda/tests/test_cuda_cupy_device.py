@@ -23,7 +23,7 @@ from synapse_owned_cuda.evidence import best_place
 from synapse_host.hookspecs import DeviceGone, PluginError
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
 
 
 class FakeCupy(ModuleType):

@@ -23,13 +23,13 @@ from synapse_host.owned_engine import reference_plugin, self_check
 from synapse_host.owned_engine.engine import ModelSettings
 from synapse_host.owned_engine.family_table import FAMILIES, family_named
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
+from synapse_host.testing.models.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder, recorded_pairs
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
+from synapse_host.testing.models.tiny_models import write_model, write_safetensors
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, write_qwen3
+from synapse_host.testing.models.tiny_static import TinyStatic
 from synapse_host.testing.ops_contract import OP_CASES, OpCase, check_op
-from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder, recorded_pairs
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_models import write_model, write_safetensors
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
-from synapse_host.testing.tiny_static import TinyStatic
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 STORED = {"f32": np.float32, "f16": np.float16}

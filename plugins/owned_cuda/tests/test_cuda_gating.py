@@ -19,8 +19,8 @@ from synapse_owned_cuda.evidence import Machine, judge, read_machine
 from synapse_host.backends.description_check import check_description, check_evidence
 from synapse_host.errors import SynapseError
 from synapse_host.settings import load_settings
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.running_host import RunningHost
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 FAILED = ("refused", "device_missing", "cuda_driver_failed")
 SOURCE = Path(__file__).with_name("fake_libcuda.c")

@@ -18,10 +18,10 @@ from synapse_owned_metal.runtime import mx
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine.executables import ExecutableCache
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, vector_digest
-from synapse_host.testing.recorded_encoders import recorded_encoder
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_qwen3 import write_qwen3
+from synapse_host.testing.models.recorded_encoders import recorded_encoder
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_qwen3 import write_qwen3
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 CPU = {"allow_cpu": "true"}

@@ -18,12 +18,12 @@ from synapse_host.owned_engine import engine as engine_module
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.segments import segments_for
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
-from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder, recorded_pairs
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_models import write_model, write_safetensors
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder, recorded_pairs
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
+from synapse_host.testing.models.tiny_models import write_model, write_safetensors
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_static import TinyStatic
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES: tuple[DType, ...] = ("f32", "f16")

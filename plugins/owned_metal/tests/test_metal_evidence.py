@@ -18,7 +18,7 @@ from synapse_owned_metal.memory_plan import CallSize, memory_plan
 from synapse_host.backends.description_check import check_description, check_evidence
 from synapse_host.hookspecs import PluginError
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 
 METAL, CPU = Device("metal"), Device("cpu")
 ALLOWED = {"allow_cpu": "true"}

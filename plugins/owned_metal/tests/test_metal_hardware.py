@@ -17,10 +17,10 @@ from synapse_host.hookspecs import DType
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.testing.conformance.suite import ConformanceSuite
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.recorded_encoders import RECORDED, embedded, recorded_encoder
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, TinyQwen3, write_qwen3
+from synapse_host.testing.models.recorded_encoders import RECORDED, embedded, recorded_encoder
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, TinyQwen3, write_qwen3
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 HERE = f"{sys.platform}-{platform.machine().lower()}"

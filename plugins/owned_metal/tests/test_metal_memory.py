@@ -11,9 +11,9 @@ from synapse_owned_metal.memory_plan import CallSize, memory_plan
 from synapse_owned_metal.runtime import mx
 
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
 
 #: Few layers of small widths: what one takes, the next takes again, and scores depend on no width. Queries of the
 #: second are four times as wide as its rows.

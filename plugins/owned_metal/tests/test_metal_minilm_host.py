@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from synapse_host.owned_engine.weights import CheckpointWeights
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_models import write_safetensors
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_models import write_safetensors
 
 pytestmark = [
     pytest.mark.slow,

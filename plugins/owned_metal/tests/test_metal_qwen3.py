@@ -16,9 +16,9 @@ from synapse_host.hookspecs import DType, Generation, PluginError
 from synapse_host.ops.tensor_ops import Batch
 from synapse_host.owned_engine import greedy, reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
-from synapse_host.testing.recorded_qwen3 import RecordedQwen3, recorded_qwen3
-from synapse_host.testing.tiny_models import write_safetensors
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, TinyQwen3, write_qwen3
+from synapse_host.testing.models.recorded_qwen3 import RecordedQwen3, recorded_qwen3
+from synapse_host.testing.models.tiny_models import write_safetensors
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, TinyQwen3, write_qwen3
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 DTYPES: tuple[DType, ...] = ("f32", "f16")

@@ -20,10 +20,10 @@ from synapse_host.ops.tensor_ops import Batch
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.owned_engine.shape_policy import Regime
 from synapse_host.testing.engine_runs import ignore_progress, loaded_model
-from synapse_host.testing.recorded_encoders import embedded, recorded_encoder
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.tiny_models import write_model, write_safetensors
-from synapse_host.testing.tiny_qwen3 import write_qwen3
+from synapse_host.testing.models.recorded_encoders import embedded, recorded_encoder
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_models import write_model, write_safetensors
+from synapse_host.testing.models.tiny_qwen3 import write_qwen3
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 CPU = {"allow_cpu": "true"}

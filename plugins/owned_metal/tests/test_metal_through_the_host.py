@@ -13,9 +13,9 @@ import pytest
 
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import BackendUnavailable, SynapseError
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
 from synapse_host.testing.running_host import RunningHost, load_model
-from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
 
 pytestmark = [
     pytest.mark.slow,

@@ -20,8 +20,8 @@ from synapse_vulkan.kernels import Kernels
 from synapse_host.errors import EngineCrashed
 from synapse_host.hookspecs import DeviceGone, PluginError
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.running_host import RunningHost, load_model, python_path
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 pytestmark = pytest.mark.usefixtures("vulkan_device")
 loaded = partial(loaded_model, plugin, settings={"allow_software_device": "true"})

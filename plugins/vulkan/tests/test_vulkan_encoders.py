@@ -13,10 +13,10 @@ from synapse_host.hookspecs import DType, Pooling
 from synapse_host.ops.tolerances import END_TO_END
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
-from synapse_host.testing.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder
-from synapse_host.testing.tiny_models import TinyBert, write_model, write_safetensors
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.models.recorded_encoders import POOLINGS, RECORDED, embedded, recorded_encoder
+from synapse_host.testing.models.tiny_models import TinyBert, write_model, write_safetensors
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_static import TinyStatic
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 loaded = partial(loaded_model, settings={"allow_software_device": "true"})

@@ -16,8 +16,8 @@ from synapse_vulkan.opening import open_runtime
 from synapse_vulkan.pace import Pace
 
 from synapse_host.testing.engine_runs import batch_of, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vulkan_device")]
 loaded = partial(loaded_model, plugin, settings={"allow_software_device": "true"})

@@ -19,8 +19,8 @@ from synapse_vulkan.pace import Pace
 from synapse_vulkan.product import VARIANTS, Products, Variant
 
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows, vector_digest
-from synapse_host.testing.minilm import minilm_directory
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 
 pytestmark = pytest.mark.usefixtures("vulkan_device")
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"

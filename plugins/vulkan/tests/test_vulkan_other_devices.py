@@ -29,8 +29,8 @@ from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.family_table import family_named
 from synapse_host.owned_engine.weights import CheckpointWeights, StoredTensor
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, seeded_rows
-from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
 
 pytestmark = pytest.mark.usefixtures("vulkan_device")
 MIB, GIB = 2**20, 2**30

@@ -16,7 +16,7 @@ from synapse_vulkan.pace import Pace
 from synapse_vulkan.recordings import Recordings
 
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 
 TINY = TinyBert(seed=5, hidden=32, layers=2, heads=4, intermediate=64, vocab=120, positions=512)
 loaded = partial(loaded_model, plugin, max_tokens=512, settings={"allow_software_device": "true"})

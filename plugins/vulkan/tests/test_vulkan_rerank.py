@@ -11,11 +11,11 @@ import pytest
 from synapse_vulkan import plugin
 
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, loaded_model, seeded_rows
-from synapse_host.testing.recorded_encoders import recorded_pairs
-from synapse_host.testing.recorded_qwen3 import recorded_qwen3
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
-from synapse_host.testing.tiny_models import write_model
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
+from synapse_host.testing.models.recorded_encoders import recorded_pairs
+from synapse_host.testing.models.recorded_qwen3 import recorded_qwen3
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS, SEPARATOR
+from synapse_host.testing.models.tiny_models import write_model
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, write_qwen3
 
 FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 loaded = partial(loaded_model, plugin, settings={"allow_software_device": "true"})

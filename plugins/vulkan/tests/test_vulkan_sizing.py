@@ -15,12 +15,12 @@ from synapse_vulkan.opening import open_runtime
 from synapse_host.hookspecs import DType, PluginError
 from synapse_host.owned_engine.weights import CheckpointWeights
 from synapse_host.testing.engine_runs import loaded_model
-from synapse_host.testing.tiny_cross_encoders import CROSS_ENCODERS
-from synapse_host.testing.tiny_encoders import TINY_XLM_ROBERTAS
-from synapse_host.testing.tiny_models import TinyBert, write_model
-from synapse_host.testing.tiny_modernbert import TINY_MODERNBERTS
-from synapse_host.testing.tiny_qwen3 import TINY_QWEN3S, write_qwen3
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.models.tiny_cross_encoders import CROSS_ENCODERS
+from synapse_host.testing.models.tiny_encoders import TINY_XLM_ROBERTAS
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
+from synapse_host.testing.models.tiny_modernbert import TINY_MODERNBERTS
+from synapse_host.testing.models.tiny_qwen3 import TINY_QWEN3S, write_qwen3
+from synapse_host.testing.models.tiny_static import TinyStatic
 
 pytestmark = pytest.mark.usefixtures("vulkan_device")
 loaded = partial(loaded_model, plugin, max_tokens=64, settings={"allow_software_device": "true"})

@@ -12,10 +12,10 @@ from synapse_vulkan.evidence import read_machine
 
 from synapse_host.client.blocking_client import Client
 from synapse_host.errors import BackendUnavailable, EngineCrashed
-from synapse_host.testing.minilm import minilm_directory
+from synapse_host.testing.models.minilm import minilm_directory
+from synapse_host.testing.models.tiny_models import TinyBert, write_model
 from synapse_host.testing.running_host import RunningHost, load_model, python_path
 from synapse_host.testing.shared_making import copies, made_once
-from synapse_host.testing.tiny_models import TinyBert, write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vulkan_device")]
 ALLOWED = {"SYNAPSE_VULKAN_ALLOW_SOFTWARE_DEVICE": "1"}

@@ -27,9 +27,9 @@ from synapse_host.owned_engine.engine import ModelSettings, OwnedEngine
 from synapse_host.owned_engine.family_table import family_named
 from synapse_host.owned_engine.weights import CheckpointWeights
 from synapse_host.testing.engine_runs import batch_of, ignore_progress, seeded_rows
-from synapse_host.testing.tiny_models import TinyBert, TinyModel, write_model
-from synapse_host.testing.tiny_modernbert import TinyModernBert
-from synapse_host.testing.tiny_qwen3 import TinyQwen3, write_qwen3
+from synapse_host.testing.models.tiny_models import TinyBert, TinyModel, write_model
+from synapse_host.testing.models.tiny_modernbert import TinyModernBert
+from synapse_host.testing.models.tiny_qwen3 import TinyQwen3, write_qwen3
 
 pytestmark = pytest.mark.usefixtures("vulkan_device")
 LAYER = "VK_LAYER_KHRONOS_validation"

@@ -10,8 +10,8 @@ import anyio
 from synapse_host.admission.turn import Turn
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.testing.catalog_rules.scene import Scene, Stage, check, expect
-from synapse_host.testing.stub_lane import until
-from synapse_host.testing.tiny_catalog import EMBED, OTHER, spoil
+from synapse_host.testing.models.tiny_catalog import EMBED, OTHER, spoil
+from synapse_host.testing.workers.stub_lane import until
 
 OTHER_LANE = f"{OTHER}-reference"
 _FILE_KEYS = {"file", "expected_sha256", "actual_sha256", "expected_size", "actual_size", "recovery_op"}

@@ -8,7 +8,7 @@ from typing import Any
 from synapse_host.errors import InvalidRequest
 from synapse_host.jobs.submission import Submission
 from synapse_host.testing.catalog_rules.scene import Scene, Stage, check, expect
-from synapse_host.testing.tiny_catalog import EMBED, OTHER, RERANK, SHY
+from synapse_host.testing.models.tiny_catalog import EMBED, OTHER, RERANK, SHY
 
 LANE, OTHER_LANE = f"{EMBED}-reference", f"{OTHER}-reference"
 #: Every derived id, declared or not, and the entry it belongs to.

@@ -6,7 +6,7 @@ import json
 
 from synapse_host.owned_engine import reference_plugin
 from synapse_host.testing.catalog_rules.scene import Scene, Stage, check
-from synapse_host.testing.tiny_catalog import OTHER, TinyCatalog
+from synapse_host.testing.models.tiny_catalog import OTHER, TinyCatalog
 
 MINE = "my-other"
 PROFILE = f"{OTHER}.{reference_plugin.synapse_describe().engine}"

@@ -18,8 +18,8 @@ from synapse_host.lanes.lane import Lane
 from synapse_host.lanes.resolution import lane_of
 from synapse_host.operations.registry import Registry, RequestContext
 from synapse_host.settings import load_settings
+from synapse_host.testing.models.tiny_catalog import TinyCatalog
 from synapse_host.testing.rule_checks import Check, Checks, registered
-from synapse_host.testing.tiny_catalog import TinyCatalog
 
 
 @dataclass(frozen=True, slots=True)

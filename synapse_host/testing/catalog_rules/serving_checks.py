@@ -13,8 +13,8 @@ from synapse_host.certification.alias_table import Alias, pair_of
 from synapse_host.certification.self_check import SelfCheckRow
 from synapse_host.lanes.lane_state import LaneState
 from synapse_host.testing.catalog_rules.scene import Stage, check, expect
-from synapse_host.testing.stub_lane import stub_model, until
-from synapse_host.testing.tiny_catalog import EMBED, MAX_TOKENS, OTHER, RERANK, SHY
+from synapse_host.testing.models.tiny_catalog import EMBED, MAX_TOKENS, OTHER, RERANK, SHY
+from synapse_host.testing.workers.stub_lane import stub_model, until
 
 LANE, OTHER_LANE, RANKER = f"{EMBED}-reference", f"{OTHER}-reference", f"{RERANK}-reference"
 METAL = {"backend": "metal", "reason": "not_supported_on_platform"}

@@ -13,10 +13,10 @@ from typing import Any
 
 from synapse_host.hookspecs import BackendDescription
 from synapse_host.model_files.compiled_package import NAMELESS_FAMILY, read_package_shape
-from synapse_host.testing.tiny_gguf import write_bert_gguf
-from synapse_host.testing.tiny_models import TinyBert, tiny_tokenizer, write_safetensors
-from synapse_host.testing.tiny_rerankers import TinyBertReranker
-from synapse_host.testing.tiny_static import TinyStatic
+from synapse_host.testing.models.tiny_gguf import write_bert_gguf
+from synapse_host.testing.models.tiny_models import TinyBert, tiny_tokenizer, write_safetensors
+from synapse_host.testing.models.tiny_rerankers import TinyBertReranker
+from synapse_host.testing.models.tiny_static import TinyStatic
 from synapse_host.worker_protocol.messages import Load
 
 #: The longest row the suite sends to a model that would take more; the edge after it is then 513 tokens.
