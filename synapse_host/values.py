@@ -9,7 +9,7 @@ gets which nobody here checks (``hookspecs``, ``client``), and those whose sourc
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -18,3 +18,13 @@ T = TypeVar("T")
 def value_object(cls: type[T]) -> type[T]:
     """Make ``cls`` a dataclass with slots, compared and hashed by its fields; a type checker refuses to set them."""
     return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+if TYPE_CHECKING:
+
+    @value_object
+    class _Held:
+        number: int
+
+    # A checker that let this pass would say that the comment is of no use, and with it fail.
+    _Held(1).number = 2  # type: ignore[misc]
