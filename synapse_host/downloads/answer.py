@@ -18,10 +18,15 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 @value_object
 class Body:
-    """The bytes from ``start`` on follow. ``size`` is that of the whole file as the server tells it, if it does."""
+    """The bytes from ``start`` on follow. ``size`` is that of the whole file as the server tells it, if it does.
+
+    ``until_closed``: the body ends with its connection, and whether it is whole shows by its size alone (RFC 9112,
+    6.3).
+    """
 
     start: int
     size: int | None
+    until_closed: bool = False
 
 
 @value_object
@@ -43,13 +48,14 @@ Answer = Body | Refused | BeginAnew
 
 def read_answer(status: int, headers: Mapping[str, str], offset: int, *, now: datetime) -> Answer:
     """Read status and headers; header names are as the caller's mapping compares them."""
+    until_closed = not (headers.get("Content-Length") or headers.get("Transfer-Encoding"))
     if status == 200:
-        return Body(0, _number(headers.get("Content-Length")))
+        return Body(0, _number(headers.get("Content-Length")), until_closed)
     if status == 206 and offset:
         found = _RANGE.fullmatch(headers.get("Content-Range", ""))
         if found is None or int(found[1]) != offset:
             return BeginAnew()
-        return Body(offset, None if found[3] == "*" else int(found[3]))
+        return Body(offset, None if found[3] == "*" else int(found[3]), until_closed)
     if status == 416 and offset:
         return BeginAnew()
     return Refused(status, status in _PASSING, retry_after_s(headers.get("Retry-After"), now))

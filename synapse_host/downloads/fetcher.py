@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import anyio
 from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.downloads.manifest import WantedFile
+from synapse_host.downloads.patience import AS_THE_LAST, WITH_ANOTHER
 from synapse_host.downloads.sources import Sources
 from synapse_host.downloads.transfer import Transfer, TransferRules
 from synapse_host.errors import ArtifactInvalid, DownloadFailed
@@ -48,13 +50,13 @@ class Fetcher:
     ) -> None:
         self._cache = cache
         self._sources = sources
-        self._rules = TransferRules(idle_s, TimeLimits(), pause, clock, now)
+        self._rules = TransferRules(idle_s, TimeLimits(), pause, clock, now, AS_THE_LAST)
 
     async def fetch(self, wanted: WantedFile, *, owner: str, on_bytes: Callable[[int], None]) -> BlobMetadata:
         """Fetch ``wanted`` and pin it by ``owner``. ``on_bytes`` is told how much of the file is here.
 
-        The mirror is asked first; what it cannot give comes from the endpoint. Nothing becomes visible in the cache
-        unless size and digest are those wanted. Cancelling leaves nothing behind.
+        The mirror is asked first; what it cannot give, or hardly gives, comes from the endpoint. Nothing becomes
+        visible in the cache unless size and digest are those wanted. Cancelling leaves nothing behind.
 
         Raises:
             DownloadFailed: the network, the server or a full disk; details as the wire contract says.
@@ -63,10 +65,11 @@ class Fetcher:
 
         """
         *mirrors, last = self._sources.addresses(wanted.source)
+        hurried = replace(self._rules, patience=WITH_ANOTHER)
         async with _session() as session:
             for address in mirrors:
                 try:
-                    return await Transfer(self._cache, session, wanted, address, self._rules, on_bytes).run(owner)
+                    return await Transfer(self._cache, session, wanted, address, hurried, on_bytes).run(owner)
                 except (DownloadFailed, ArtifactInvalid) as refusal:
                     if refusal.details and refusal.details.get("reason") == "storage_full":
                         raise

@@ -24,6 +24,7 @@ from synapse_host.downloads.answer import BeginAnew, Body, Refused, read_answer,
 from synapse_host.downloads.attempts import Attempts
 from synapse_host.downloads.failures import artifact_invalid, download_failed, storage_failure
 from synapse_host.downloads.manifest import WantedFile
+from synapse_host.downloads.patience import WINDOW_S, Pace, Patience
 from synapse_host.downloads.sources import Address
 from synapse_host.errors import ArtifactInvalid, StoreFailure, SynapseError
 from synapse_host.time_limits import TimeLimits
@@ -47,7 +48,7 @@ class TransferRules:
     """What a transfer is given from outside.
 
     ``idle_s`` seconds of ``clock`` without a byte of the body end it, however many attempts they hold. ``now`` is the
-    time of day, for servers that name one.
+    time of day, for servers that name one. ``patience`` is how little it may bring.
     """
 
     idle_s: float
@@ -55,6 +56,7 @@ class TransferRules:
     pause: Callable[[float], Awaitable[None]]
     clock: Callable[[], float]
     now: Callable[[], datetime]
+    patience: Patience
 
 
 class _Passing(Exception):
@@ -87,6 +89,7 @@ class Transfer:
         self._ingest: Ingest
         self._received = 0
         self._last_byte = rules.clock()
+        self._pace = Pace(rules.patience)
         self._etag: str | None = None
         self._write_fault: Exception | None = None
         self._unflushed = 0
@@ -113,14 +116,16 @@ class Transfer:
             raise storage_failure(self._wanted.name, failure) from failure
 
     async def _receive(self) -> None:
-        attempts = Attempts()
+        attempts, furthest = Attempts(), 0
         while True:
-            before = self._received
             try:
                 await self._attempt()
                 return
             except _Passing as passing:
-                wait_s = attempts.next_wait_s(brought_bytes=self._received > before, asked_s=passing.asked_s)
+                # What came once more, after beginning anew, is nothing new.
+                brought = self._received - furthest >= self._rules.patience.attempt_bytes
+                furthest = max(furthest, self._received)
+                wait_s = attempts.next_wait_s(brought_bytes=brought, asked_s=passing.asked_s)
                 if wait_s is None or wait_s > self._left_s():
                     raise passing.failure from passing
                 _log.info("%s: attempt %d failed: %s", self._wanted.name, attempts.made, passing)
@@ -172,7 +177,10 @@ class Transfer:
                 if body.start != self._received:
                     await self._begin_anew()
                 self._etag = strong_tag(response.headers.get("ETag"))
-                await self._pump(response, body.size if self._wanted.size is None else self._wanted.size)
+                size = body.size if self._wanted.size is None else self._wanted.size
+                await self._pump(response, size)
+                if body.until_closed:
+                    self._require_uncut(size)
                 self._require_whole()
 
     async def _pump(self, response: aiohttp.ClientResponse, size: int | None) -> None:
@@ -268,8 +276,14 @@ class Transfer:
         self._received += added
         if added:
             self._last_byte = self._rules.clock()
+            self._refuse_slower(added)
         self._refuse_longer()
         self._on_bytes(self._received)
+
+    def _refuse_slower(self, added: int) -> None:
+        if self._pace.is_too_slow(added, self._last_byte):
+            least = self._rules.patience.window_bytes
+            raise self._network(f"sent less than {least} bytes in {WINDOW_S:g} s")
 
     def _refuse_longer(self) -> None:
         if self._wanted.size is not None and self._received > self._wanted.size:
@@ -278,6 +292,10 @@ class Transfer:
     def _require_size(self, told: int | None) -> None:
         if None not in (told, self._wanted.size) and told != self._wanted.size:
             raise self._invalid(None, told)
+
+    def _require_uncut(self, size: int | None) -> None:
+        if size is not None and self._received < size:
+            raise _Passing(self._network(f"the connection ended after {self._received} of {size} bytes"))
 
     def _require_whole(self) -> None:
         if self._wanted.size not in (None, self._received) or self._ingest.sha256 != self._wanted.sha256:

@@ -41,12 +41,13 @@ class Fetching:
         sources = Sources(endpoint, changes.pop("mirror", None), changes.pop("token", None))
         self.idle_s = changes.pop("idle_s", 60.0)
         self.slow_clock = changes.pop("slow_clock", False)
+        clock = changes.pop("clock", time.monotonic)
         self.fetcher = Fetcher(
             cache,
             sources,
             idle_s=self.idle_s,
             pause=self._pause,
-            clock=(lambda: sum(self.waits)) if self.slow_clock else time.monotonic,
+            clock=(lambda: sum(self.waits)) if self.slow_clock else clock,
             now=lambda: _NOW,
         )
         fields = {"role": "model", "name": "model.safetensors", "sha256": SHA, "size": len(BODY), "source": PATH}

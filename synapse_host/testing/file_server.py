@@ -16,7 +16,6 @@ from types import TracebackType
 from urllib.parse import unquote, urlsplit
 
 _LINGER_S = 10.0
-_CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,8 @@ class Plan:
 
     ``status`` other than 200 answers with it and no file. ``cut_after`` closes after so many bytes of the body,
     ``stall_after`` sends nothing more until the server ends. ``length`` is the Content-Length to claim, ``chunked``
-    sends none. ``no_ranges`` ignores the request's range, ``shifted`` answers it from another place. ``body`` replaces
+    sends none and ``unsized`` neither, so that the body ends with its connection. ``piece`` is how many bytes are sent
+    at once. ``no_ranges`` ignores the request's range, ``shifted`` answers it from another place. ``body`` replaces
     the file.
     """
 
@@ -36,6 +36,8 @@ class Plan:
     stall_after: int | None = None
     length: int | None = None
     chunked: bool = False
+    unsized: bool = False
+    piece: int = 64 * 1024
     no_ranges: bool = False
     shifted: bool = False
     no_answer: bool = False
@@ -139,7 +141,7 @@ class FileServer:
         part = body[start:]
         if plan.chunked:
             headers["Transfer-Encoding"] = "chunked"
-        else:
+        elif not plan.unsized:
             headers["Content-Length"] = str(len(part) if plan.length is None else plan.length)
         connection.sendall(_head(status, headers))
         return self._send_body(connection, plan, part)
@@ -147,8 +149,8 @@ class FileServer:
     def _send_body(self, connection: socket.socket, plan: Plan, part: bytes) -> bool:
         limit = plan.stall_after if plan.stall_after is not None else plan.cut_after
         sent = part if limit is None else part[:limit]
-        for at in range(0, len(sent), _CHUNK):
-            piece = sent[at : at + _CHUNK]
+        for at in range(0, len(sent), plan.piece):
+            piece = sent[at : at + plan.piece]
             connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if plan.chunked else piece)
         if plan.stall_after is not None:
             self._stall()
@@ -158,7 +160,7 @@ class FileServer:
         if plan.chunked:
             connection.sendall(b"0\r\n\r\n")
         # A claim that does not hold leaves the connection no use.
-        return plan.length is None
+        return plan.length is None and not plan.unsized
 
     def _stall(self) -> None:
         self.stalled.set()

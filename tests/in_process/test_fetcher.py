@@ -7,6 +7,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,35 @@ async def test_a_server_that_cannot_go_on_sends_the_file_anew(
     await fetching.run()
     assert fetching.arrived()
     assert 0 in fetching.told
+
+
+@pytest.mark.parametrize("size", [len(BODY), None], ids=["size known", "size told by the rest"])
+async def test_a_body_without_length_that_ends_early_goes_on(
+    server: FileServer, cache: BlobCache, size: int | None
+) -> None:
+    first = Plan(unsized=True, cut_after=1_500_000) if size else Plan(cut_after=1_500_000)
+    server.plan(PATH, first, Plan(unsized=True, cut_after=1_000_000), Plan(unsized=True))
+    fetching = Fetching(cache, server.url, size=size)
+    await fetching.run()
+    assert fetching.arrived()
+    assert [seen.headers.get("range") for seen in server.requests(PATH)] == [None, "bytes=1500000-", "bytes=2500000-"]
+
+
+async def test_a_body_without_length_that_always_ends_early_is_a_cut_not_damage(
+    server: FileServer, cache: BlobCache
+) -> None:
+    server.plan(PATH, *[Plan(unsized=True, body=b"sorry")] * 7)
+    refused = await Fetching(cache, server.url).failure()
+    assert refused.details == failed("network")
+    assert len(server.requests(PATH)) == 6
+
+
+async def test_a_server_that_is_cut_in_one_place_and_knows_no_ranges_is_given_up(
+    server: FileServer, cache: BlobCache
+) -> None:
+    server.plan(PATH, *[Plan(cut_after=1_000_000), Plan(status=416)] * 10)
+    assert (await Fetching(cache, server.url).failure()).details == failed("network")
+    assert len(server.requests(PATH)) == 6
 
 
 async def test_an_endless_run_of_attempts_without_a_byte_ends(server: FileServer, cache: BlobCache) -> None:
@@ -280,6 +310,32 @@ async def test_what_the_mirror_cannot_give_comes_from_the_endpoint(
         fetching = Fetching(cache, server.url, mirror=mirror.url)
         await fetching.run()
         assert fetching.arrived()
+
+
+async def test_a_mirror_that_is_cut_over_and_over_is_left(server: FileServer, cache: BlobCache) -> None:
+    with FileServer({PATH: BODY}) as mirror:
+        mirror.plan(PATH, Plan(cut_after=1_000_000), *[Plan(cut_after=50)] * 10)
+        fetching = Fetching(cache, server.url, mirror=mirror.url)
+        await fetching.run()
+        assert fetching.arrived()
+        assert (len(mirror.seen), len(server.seen)) == (6, 1)
+
+
+async def test_a_mirror_that_drips_is_left(server: FileServer, cache: BlobCache) -> None:
+    with FileServer() as mirror:
+        mirror.plan(PATH, Plan(body=BODY, chunked=True, piece=5_000))
+        # A second passes with every look.
+        fetching = Fetching(cache, server.url, mirror=mirror.url, clock=count().__next__)
+        await fetching.run()
+        assert fetching.arrived()
+        assert len(server.seen) == 1
+
+
+async def test_the_only_source_is_not_left_for_being_slow(server: FileServer, cache: BlobCache) -> None:
+    server.plan(PATH, *[Plan(cut_after=50)] * 10, Plan(chunked=True, piece=5_000))
+    fetching = Fetching(cache, server.url, clock=count().__next__)
+    await fetching.run()
+    assert fetching.arrived()
 
 
 async def test_a_full_disk_is_said_as_such(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from synapse_host.cache import pin_owners
 from synapse_host.downloads.answer import BeginAnew, Body, Refused, read_answer, retry_after_s
 from synapse_host.downloads.attempts import LONGEST_WAIT_S, MOST_ATTEMPTS, MOST_FRUITLESS, Attempts
+from synapse_host.downloads.patience import AS_THE_LAST, WINDOW_S, WITH_ANOTHER, Pace
 from synapse_host.downloads.sources import Address, Sources
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,11 +22,13 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ("status", "headers", "offset", "meaning"),
     [
         (200, {"Content-Length": "10"}, 0, Body(0, 10)),
-        (200, {}, 0, Body(0, None)),
+        (200, {}, 0, Body(0, None, until_closed=True)),
+        (200, {"Transfer-Encoding": "chunked"}, 0, Body(0, None)),
+        (206, {"Content-Range": "bytes 4-9/10", "Content-Length": "6"}, 4, Body(4, 10)),
         (200, {"Content-Length": "ten"}, 0, Body(0, None)),
         (200, {"Content-Length": "10"}, 4, Body(0, 10)),
-        (206, {"Content-Range": "bytes 4-9/10"}, 4, Body(4, 10)),
-        (206, {"Content-Range": "bytes 4-9/*"}, 4, Body(4, None)),
+        (206, {"Content-Range": "bytes 4-9/10"}, 4, Body(4, 10, until_closed=True)),
+        (206, {"Content-Range": "bytes 4-9/*"}, 4, Body(4, None, until_closed=True)),
         (206, {"Content-Range": "bytes 3-9/10"}, 4, BeginAnew()),
         (206, {"Content-Range": "items 4-9/10"}, 4, BeginAnew()),
         (206, {}, 4, BeginAnew()),
@@ -88,6 +91,30 @@ def test_waits_grow_while_nothing_comes() -> None:
     attempts = Attempts()
     waits = [attempts.next_wait_s(brought_bytes=False) for _ in range(MOST_FRUITLESS - 1)]
     assert all(before is not None and after == 2 * before for before, after in pairwise(waits))
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**20), st.floats(0, 20)), max_size=200))
+def test_the_last_source_is_never_too_slow(arrivals: list[tuple[int, float]]) -> None:
+    pace = Pace(AS_THE_LAST)
+    now = 0.0
+    for added, later in arrivals:
+        now += later
+        assert not pace.is_too_slow(added, now)
+
+
+@pytest.mark.parametrize("rate", [100, 4_000, 4_400, 100_000])
+def test_a_drip_is_too_slow_for_whoever_has_another_source(rate: int) -> None:
+    pace, least = Pace(WITH_ANOTHER), WITH_ANOTHER.window_bytes
+    slow_at = [second for second in range(200) if pace.is_too_slow(rate, float(second))]
+    assert slow_at[:1] == ([] if rate * WINDOW_S >= least else [WINDOW_S])
+
+
+def test_every_window_counts_for_itself_and_begins_with_the_first_byte() -> None:
+    pace, least = Pace(WITH_ANOTHER), WITH_ANOTHER.window_bytes
+    assert not pace.is_too_slow(1, 1000.0)
+    assert not pace.is_too_slow(100 * least, 1000.0 + WINDOW_S)
+    assert not pace.is_too_slow(least - 2, 1000.0 + 1.5 * WINDOW_S)
+    assert pace.is_too_slow(1, 1000.0 + 2 * WINDOW_S)
 
 
 def test_the_mirror_comes_first_and_the_token_is_the_endpoints() -> None:

@@ -11,6 +11,7 @@ from synapse_host.cache.collection_rule import Delete, Keep, Verdict
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.downloads.answer import BeginAnew, Body, Refused
 from synapse_host.downloads.job import DownloadState
+from synapse_host.downloads.patience import AS_THE_LAST
 from synapse_host.testing.download_rules import job_checks, transfer_checks
 from synapse_host.testing.download_rules.registered import CHECKS
 from synapse_host.testing.rule_switches import Switch, nothing, other_refusal, returning
@@ -129,6 +130,7 @@ SWITCHES: Mapping[str, Switch] = {
     "received_size": Switch(_ROOM + "transfer:Transfer._refuse_longer", nothing),
     "digest": Switch(_ROOM + "transfer:Transfer._require_whole", nothing),
     "resumed": Switch(_ROOM + "transfer:Transfer._headers", returning({})),
+    "early_end": Switch(_ROOM + "transfer:Transfer._require_uncut", nothing),
     "begun_anew": Switch(_ROOM + "transfer:read_answer", _appended_anyway),
     "silence": Switch(_ROOM + "transfer:Transfer._left_s", returning(math.inf)),
     "retry_after": Switch(_ROOM + "answer:retry_after_s", returning(None)),
@@ -137,6 +139,7 @@ SWITCHES: Mapping[str, Switch] = {
     "mirror_first": Switch(
         _ROOM + "sources:Sources.addresses", lambda original: lambda self, source: original(self, source)[-1:]
     ),
+    "slow_left": Switch(_ROOM + "fetcher:WITH_ANOTHER", lambda original: AS_THE_LAST),
     "token_at_home": Switch(_ROOM + "transfer:_login", _token_for_all),
     "address_pinned": Switch(_ROOM + "single_files:is_pinned_address", returning(True)),
     "branch_refused": Switch(_ROOM + "single_files:names_branch", returning(False)),

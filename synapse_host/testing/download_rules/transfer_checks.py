@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
@@ -30,6 +32,7 @@ class _Fetch:
     def __init__(self, folder: Path, endpoint: str, mirror: str | None = None, *, size: int | None = len(BODY)) -> None:
         self.waits: list[float] = []
         self.idle_s = 60.0
+        self.clock: Callable[[], float] = anyio.current_time
         self.cache = BlobCache.open(folder / "models", "host")
         self._sources = Sources(endpoint, mirror, "hf_token")
         self._wanted = WantedFile("model", "model.bin", SHA, size, PATH)
@@ -39,7 +42,7 @@ class _Fetch:
 
     async def run(self) -> bool:
         """Whether the file is here, whole."""
-        fetcher = Fetcher(self.cache, self._sources, idle_s=self.idle_s, pause=self._pause, clock=anyio.current_time)
+        fetcher = Fetcher(self.cache, self._sources, idle_s=self.idle_s, pause=self._pause, clock=self.clock)
         try:
             with anyio.fail_after(_DEADLINE_S):
                 await fetcher.fetch(self._wanted, owner="host", on_bytes=lambda count: None)
@@ -101,6 +104,13 @@ async def a_cut_goes_on_where_it_was(folder: Path) -> None:
         assert [seen.headers.get("range") for seen in server.seen] == [None, "bytes=100000-"]
 
 
+@check("early_end")
+async def a_body_without_length_that_ends_early(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server:
+        server.plan(PATH, Plan(unsized=True, cut_after=100_000))
+        assert await _Fetch(folder, server.url).run()
+
+
 @check("begun_anew")
 async def a_range_of_another_place_is_not_appended(folder: Path) -> None:
     with FileServer({PATH: BODY}) as server:
@@ -145,6 +155,24 @@ async def a_mirror_is_asked_first(folder: Path) -> None:
     with FileServer({PATH: BODY}) as server, FileServer({PATH: BODY}) as mirror:
         assert await _Fetch(folder, server.url, mirror.url).run()
         assert (len(server.seen), len(mirror.seen)) == (0, 1)
+
+
+@check("slow_left")
+async def a_mirror_that_drips(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server, FileServer() as mirror:
+        mirror.plan(PATH, Plan(body=BODY, chunked=True, piece=1_000))
+        fetching = _Fetch(folder, server.url, mirror.url)
+        fetching.clock = count().__next__
+        assert await fetching.run()
+        assert len(server.seen) == 1
+
+
+@check("slow_left", "given_up")
+async def a_mirror_that_is_cut_over_and_over(folder: Path) -> None:
+    with FileServer({PATH: BODY}) as server, FileServer({PATH: BODY}) as mirror:
+        mirror.plan(PATH, *[Plan(cut_after=50)] * 10)
+        assert await _Fetch(folder, server.url, mirror.url).run()
+        assert len(server.seen) == 1
 
 
 @check("token_at_home")
