@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from synapse_host.cli.file_items import ItemSource, Survey, survey
 from synapse_host.cli.output import Shown, tell, warn
 from synapse_host.cli.passages import UnreadableFile
+from synapse_host.cli.shell_words import shell_word
 from synapse_host.cli.vector_files import vector_file
 from synapse_host.client.blocking_client import Client
 from synapse_host.client.faults import ConnectionLost
@@ -97,6 +97,8 @@ def embed_file(
     if not content.items:
         raise UnreadableFile(f"{source.path} holds no text; name a file or directory with some")
     key = content_key(model, content) if request_key is None else request_key
+    cancel = f"synapse-host jobs cancel --key {shell_word(key)}"
+    tell(f"texts: {content.items}, in jobs under the key {shell_word(key)}; to end them: {cancel}")
     done = cut = read = found = 0
 
     def count(rows: int) -> None:
@@ -131,7 +133,7 @@ def embed_file(
             if read != content.items:
                 raise _changed(source)
     except KeyboardInterrupt:
-        tell(f"{HANDED_IN} (synapse-host jobs cancel --key {shlex.quote(key)} ends them); {GO_ON}")
+        tell(f"{HANDED_IN} ({cancel} ends them); {GO_ON}")
         raise
     except ConnectionLost as lost:
         why = str(lost).partition(";")[0]

@@ -6,28 +6,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from synapse_host.cli.output import print_table, print_text
+from synapse_host.cli.shell_words import shell_word
 
 _COLUMNS = ("job", "state", "model", "done", "items", "pages", "request key", "error")
+#: What other commands are given: one line each, whatever the width.
+_WHOLE = ("job", "model", "request key")
 
 
 def show_jobs(answer: Mapping[str, Any]) -> None:
     """A row per job; the counters in the title."""
     counts = {name: answer.get(f"jobs_{name}", 0) for name in ("open", "minted", "completed", "failed", "inherited")}
     title = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print_table(f"Jobs: {title}", _COLUMNS, [_row(job) for job in answer.get("jobs_recent", ())])
+    print_table(f"Jobs: {title}", _COLUMNS, [_row(job) for job in answer.get("jobs_recent", ())], whole=_WHOLE)
 
 
 def show_cancelled(key: str, ended: Sequence[Mapping[str, Any]]) -> None:
     """The jobs of a key that were open, each as a row."""
     if ended:
-        print_table(f"Jobs of {key}", _COLUMNS, [_row(job) for job in ended])
+        print_table(f"Jobs of {shell_word(key)}", _COLUMNS, [_row(job) for job in ended], whole=_WHOLE)
     else:
-        print_text(f"no job of {key} was open")
+        print_text(f"no job of {shell_word(key)} was open")
 
 
 def show_status(status: Mapping[str, Any]) -> None:
     """One job as a row."""
-    print_table("Job", _COLUMNS, [_row(status)])
+    print_table("Job", _COLUMNS, [_row(status)], whole=_WHOLE)
     told = status.get("waiting_for") or status.get("error")
     if told:
         print_text(f"{told['code']}: {told['message']}")
@@ -81,7 +84,7 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
         job["items_done"],
         job["item_count"],
         job["pages_available"],
-        job["request_key"],
+        shell_word(job["request_key"]),
         _trouble(job),
     )
 

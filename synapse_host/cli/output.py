@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
 
@@ -46,10 +46,13 @@ def print_text(text: str, *, style: str | None = None) -> None:
     Console().print(Text(text.translate(_CONTROLS), style=style or ""), soft_wrap=True)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, whole: Collection[str] = ()
+) -> None:
     """A table on a terminal; elsewhere a line of column names and a line per row, separated by tabs.
 
-    Freed of control characters either way: what reads the lines is often a pager.
+    The columns named in ``whole`` are never broken over lines, so that what they hold can be copied: a terminal too
+    narrow for that gets a line per value. Freed of control characters either way: what reads lines is often a pager.
     """
     shown = [["-" if value is None else str(value).translate(_CONTROLS) for value in row] for row in rows]
     if not sys.stdout.isatty():
@@ -59,12 +62,35 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title.translate(_CONTROLS)), title_justify="left")
+    heading = Text(title.translate(_CONTROLS))
+    table = Table(title=heading, title_justify="left")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in whole)
     for row in shown:
         table.add_row(*(Text(value) for value in row))
-    Console().print(table)
+    console = Console()
+    if whole and _least_width(columns, shown, whole) > console.width:
+        blocks = (Text(_one_below_another(columns, row)) for row in shown)
+        console.print(Text("\n\n").join([heading, *blocks]), soft_wrap=True)
+    else:
+        console.print(table)
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: Collection[str]) -> int:
+    """Cells of the narrowest table in which no ``whole`` value, and elsewhere no word, is broken; with its lines."""
+    from rich.cells import cell_len
+
+    def least(column: str, values: Iterator[str]) -> int:
+        parts = (part for value in values for part in ([value] if column in whole else value.split()))
+        return 3 + max(map(cell_len, [column, *parts]))
+
+    return 1 + sum(least(column, (row[place] for row in rows)) for place, column in enumerate(columns))
+
+
+def _one_below_another(columns: Sequence[str], row: Sequence[str]) -> str:
+    """A line for each value of a row, behind the name of its column."""
+    longest = max(map(len, columns))
+    return "\n".join(f"{column:{longest}}  {_one_field(value)}" for column, value in zip(columns, row, strict=True))
 
 
 def tell(text: str) -> None:
