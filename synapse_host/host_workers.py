@@ -131,5 +131,6 @@ class HostWorkers:
             return await Worker.start(spec, self._tasks)
         except EngineCrashed as crash:
             if other_package(crash):
-                self._backends.doubt(model.backend)
+                # Without its device or driver an engine names others, and no loading again mends that.
+                await self._backends.require_runnable(model.backend)
             raise

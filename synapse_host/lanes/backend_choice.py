@@ -32,10 +32,6 @@ class BackendChoice:
         self._settings = settings
         self._doubted: set[str] = set()
 
-    def doubt(self, backend: str) -> None:
-        """Ask the machine about ``backend`` before the next load: a worker said another thing than its evidence."""
-        self._doubted.add(backend)
-
     async def for_loading(self, engine: str, task: Task) -> BackendDescription:
         """The description of the backend that ``engine`` names, by backend id or by engine name.
 
@@ -55,6 +51,25 @@ class BackendChoice:
             raise _unavailable(row)
         _check_task(row.description, task)
         return row.description
+
+    async def require_runnable(self, backend: str) -> None:
+        """Refuse a backend whose worker is not what its model was registered with, where it cannot run any more.
+
+        The machine is asked anew at the first such worker, and whenever it is said that the backend cannot run.
+
+        Raises:
+            BackendUnavailable: it cannot run; the message says why.
+            SynapseError: ``owned_cuda_unsupported`` for the CUDA backend.
+
+        """
+        entry = await self._entry(backend)
+        first = backend not in self._doubted
+        self._doubted.add(backend)
+        row = await self._probe(entry, refresh=first)
+        if not row.runnable and not first:
+            row = await self._probe(entry, refresh=True)
+        if not row.runnable:
+            raise _unavailable(row)
 
     async def require_installed(self, backend: str) -> None:
         """Refuse, with ``BackendUnavailable``, a backend whose plugin was uninstalled since its model was loaded."""

@@ -10,6 +10,7 @@ import anyio.to_thread
 from synapse_host.errors import EXCEPTIONS, ArtifactInvalid, EngineCrashed, SynapseError
 from synapse_host.model_files.source_files import FileDigest, digest_file
 from synapse_host.models.file_errors import artifact_invalid
+from synapse_host.models.load_refusals import load_refusal
 from synapse_host.models.registered_model import RegisteredModel
 from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
 from synapse_host.worker_protocol.item_refusal import refusal_text, refused_item
@@ -26,24 +27,29 @@ async def load_error(refusal: WorkerRefusal, model: RegisteredModel) -> SynapseE
 
     The files are hashed again for it, to name the one that is another: only a refused load pays for that.
     """
-    error = to_synapse_error(refusal)
+    error = load_refusal(refusal, model)
     if not isinstance(error, ArtifactInvalid):
         return error
     name, sha256, size, actual = await anyio.to_thread.run_sync(_file_at_fault, model)
-    # What is as it was registered is not mended by restoring it.
-    unchanged = actual is not None and actual.sha256 == sha256
-    remedy = (
-        "the file is as it was registered, so load another, or this one with another dtype or backend"
-        if unchanged
-        else "restore the file and load the model again"
-    )
     return artifact_invalid(
         name,
-        f"{error.message}; {remedy}",
+        f"{error.message}{_remedy(error.message, sha256, actual)}",
         expected_sha256=sha256,
         expected_size=size,
         actual=actual,
     )
+
+
+def _remedy(message: str, sha256: str, actual: FileDigest | None) -> str:
+    """What is to be done about a file that was refused, where the worker's own words do not say it."""
+    if actual is None:
+        return "; restore the file"
+    if actual.sha256 != sha256:
+        return "; restore the file, or load the model again to register it as it is now"
+    # What is as it was registered is not mended by restoring it.
+    if "; " in message:
+        return ""
+    return "; the file is as it was registered, so load another, or this one with another dtype or backend"
 
 
 def embed_error(refusal: WorkerRefusal, item_ids: Sequence[str]) -> SynapseError:

@@ -25,10 +25,11 @@ from synapse_host.hookspecs import BackendDescription
 from synapse_host.identity.numeric_profile import EngineIdentity
 from synapse_host.model_files.source_files import FileDigest, digest_file
 from synapse_host.models.file_errors import artifact_invalid
+from synapse_host.models.load_refusals import load_refusal
 from synapse_host.models.model_package import LARGEST_CONFIG, read_verified
 from synapse_host.models.model_preparation import LARGEST_TOKENIZER
 from synapse_host.models.registered_model import RegisteredModel
-from synapse_host.supervision.refusals import WorkerRefusal, to_synapse_error
+from synapse_host.supervision.refusals import WorkerRefusal
 from synapse_host.supervision.worker import Worker
 from synapse_host.tokenization.model_tokenizer import ModelTokenizer
 from synapse_host.tokenization.pairs import LaneTokenizer, PairTokenizer
@@ -102,7 +103,7 @@ class CatalogPackage:
 
     async def load_error(self, refusal: WorkerRefusal, model: RegisteredModel) -> SynapseError:
         """The error of a refused LOAD; a bad file is found by hashing all of them again, and set aside."""
-        error = to_synapse_error(refusal)
+        error = load_refusal(refusal, model)
         if not isinstance(error, ArtifactInvalid):
             return error
         found = await anyio.to_thread.run_sync(self._file_at_fault, error.message)

@@ -65,7 +65,8 @@ def _error(refusal: WorkerRefusal, details: Mapping[str, Any]) -> SynapseError:
     if refusal.code in _REQUEST_CODES:
         return InvalidRequest(message, details=details)
     if refusal.code in _MACHINE_CODES:
-        return BackendUnavailable(message, details=details)
+        # Whoever knows the model fills in which one it is; a client reads these keys either way.
+        return BackendUnavailable(message, details={"catalog_id": None, "lane_id": None, "backends": [], **details})
     if refusal.code in _ROOM_CODES:
         return EXCEPTIONS["ane_resources_exhausted"](message, details=details)
     if refusal.code in _OUTPUT_CODES:

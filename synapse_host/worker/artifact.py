@@ -14,6 +14,9 @@ from synapse_host.hookspecs import PluginError
 
 #: A config.json is a few kilobytes; anything past this many bytes is not one.
 _LARGEST_CONFIG = 16 * 1024 * 1024
+#: By code, what to do about a file that is another or gone. Of a model's own files the host says it: it knows how they
+#: were registered.
+_REMEDIES = {"config_invalid": "; restore the file, or load the model again to register it as it is now"}
 
 
 def open_verified(path: str, digest: str) -> int:
@@ -90,7 +93,7 @@ def _open(path: str, code: str) -> int:
         # Without O_NONBLOCK a named pipe in the model's place would hang the worker.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as problem:
-        raise PluginError(code, f"cannot open {path!r}: {problem}; restore the file") from problem
+        raise PluginError(code, f"cannot open {path!r}: {problem}{_REMEDIES.get(code, '')}") from problem
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise PluginError(code, f"{path!r} is not a regular file")
@@ -106,4 +109,4 @@ def _check_digest(descriptor: int, path: str, digest: str, code: str) -> None:
 
 def _compare(actual: str, path: str, digest: str, code: str) -> None:
     if actual != digest:
-        raise PluginError(code, f"{path!r} has sha256 {actual}, expected is {digest!r}; load the model again")
+        raise PluginError(code, f"{path!r} has sha256 {actual}, expected is {digest!r}{_REMEDIES.get(code, '')}")
