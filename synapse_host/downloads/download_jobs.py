@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from synapse_host.downloads.job import DownloadJob, DownloadState, flat_status
 from synapse_host.downloads.manifest import Manifest
 from synapse_host.downloads.runner import ActiveDownload, Runner
-from synapse_host.downloads.seams import Holder
+from synapse_host.downloads.seams import DOWNLOAD_ID, Holder
 from synapse_host.downloads.stored_installs import install_of
 from synapse_host.errors import InvalidRequest, ModuleRestarted
 from synapse_host.identity.canonical_json import canonical_json
@@ -125,7 +125,7 @@ class DownloadJobs:
 
     async def _begin(self, manifest: Manifest, key: str, complete: bool) -> dict[str, Any]:
         rules = self._rules
-        job_id = f"models-download-{rules.module_generation}-{next(self._numbers)}"
+        job_id = f"{DOWNLOAD_ID}{rules.module_generation}-{next(self._numbers)}"
         content = {"catalog_id": manifest.catalog_id, "manifest_digest": manifest.manifest_digest}
         fresh = DownloadRow(
             job_id=job_id,

@@ -61,12 +61,12 @@ class Removal:
 
     def _refuse_held(self, catalog_id: str) -> None:
         # A running job holds its lane and is open: named once.
-        named = dict.fromkeys(holder for source in self._holders for holder in source.holders(catalog_id))
-        held = [holder.to_wire() for holder in named]
-        if held:
+        named = list(dict.fromkeys(holder for source in self._holders for holder in source.holders(catalog_id)))
+        if named:
+            first, more = named[0], f" and {len(named) - 1} more" if named[1:] else ""
             raise ModelInUse(
-                f"{catalog_id!r} is held by {len(held)} holder(s), first {held[0]}; release them, then remove again",
-                details={"catalog_id": catalog_id, "holders": held},
+                f"{catalog_id!r} is held by {first.shown}{more}; {first.remedy}, then remove again",
+                details={"catalog_id": catalog_id, "holders": [holder.to_wire() for holder in named]},
             )
 
     async def _carry_out(self, catalog_id: str, withdrawn: Sequence[Install]) -> Removed:

@@ -11,6 +11,9 @@ from synapse_host.values import value_object
 HolderKind = Literal["loaded", "job", "self_check", "request"]
 #: kind -> the name its id has on the wire (wire contract section 2, ``model_in_use``).
 _ID_FIELDS = {"loaded": "model_id", "job": "job_id", "self_check": "check_id", "request": "lease_id"}
+_SHOWN = {"loaded": "loaded model", "job": "job", "self_check": "self-check", "request": "request"}
+#: What the ids of downloads begin with, and of no other job.
+DOWNLOAD_ID = "models-download-"
 
 
 @value_object
@@ -23,6 +26,25 @@ class Holder:
     def to_wire(self) -> dict[str, str]:
         """The holder as ``model_in_use`` lists it."""
         return {"kind": self.kind, _ID_FIELDS[self.kind]: self.name}
+
+    @property
+    def shown(self) -> str:
+        """The holder as messages name it."""
+        kind = "download" if self._is_download else _SHOWN[self.kind]
+        return f"{kind} {self.name!r}"
+
+    @property
+    def remedy(self) -> str:
+        """What makes it let go."""
+        if self.kind == "loaded":
+            return f"let it go with synapse-opctl unload {self.name}"
+        if self.kind == "job":
+            return f"wait, or end it with synapse-host {'models' if self._is_download else 'jobs'} cancel {self.name}"
+        return "wait for it"
+
+    @property
+    def _is_download(self) -> bool:
+        return self.kind == "job" and self.name.startswith(DOWNLOAD_ID)
 
 
 class HolderSource(Protocol):

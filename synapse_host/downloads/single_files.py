@@ -11,7 +11,7 @@ from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.downloads.manifest import WantedFile
 from synapse_host.downloads.room import DownloadRoom
-from synapse_host.downloads.sources import address_fault, names_branch
+from synapse_host.downloads.sources import address_fault, is_web_address, names_branch
 from synapse_host.errors import ArtifactInvalid, InvalidRequest
 from synapse_host.model_files.source_files import open_regular, read_file
 from synapse_host.tokenization.library_tokenizer import sanitized_digest
@@ -31,7 +31,7 @@ def is_pinned_address(source: str, expected_sha256: str | None) -> bool:
     """
     if "\0" in unquote(source):
         raise _refused(source, "holds a NUL character, which no path or address can; correct it")
-    if source.startswith(("http://", "https://")):
+    if is_web_address(source):
         if expected_sha256 is None:
             raise _refused(source, "has no digest to be held against; give expected_digest")
         if (fault := address_fault(source)) is not None:
@@ -84,12 +84,18 @@ def _path_of(source: str) -> Path:
 def tokenizer_digest(path: Path) -> str:
     """The identity of a tokenizer.json of this machine; raises ``ArtifactInvalid``, ``InvalidRequest``. Blocks."""
     if "\0" in str(path):
-        shown = str(path)[:200]
-        raise InvalidRequest(
-            f"tokenizer_path {shown!r} holds a NUL character, which no path can; correct it",
-            details={"tokenizer_path": shown},
-        )
-    return sanitized_digest(read_file(path, limit=_TOKENIZER_BYTES))
+        raise _bad_tokenizer(path, "holds a NUL character, which no path can; correct it")
+    data = read_file(path, limit=_TOKENIZER_BYTES)
+    try:
+        return sanitized_digest(data)
+    except InvalidRequest as fault:
+        # Which calls every file by the name it has among a model's.
+        raise _bad_tokenizer(path, f"is not the file it should be: {fault.message}") from fault
+
+
+def _bad_tokenizer(path: Path, fault: str) -> InvalidRequest:
+    shown = str(path)[:200]
+    return InvalidRequest(f"tokenizer_path {shown!r} {fault}", details={"tokenizer_path": shown})
 
 
 async def _is_whole(room: DownloadRoom, name: str, sha256: str) -> bool:

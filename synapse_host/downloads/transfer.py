@@ -144,11 +144,17 @@ class Transfer:
         except aiohttp.RedirectClientError as fault:
             # What follows a question mark may be a signature.
             shown = str(fault).partition("?")[0]
-            raise self._network(f"the server redirects to {shown}, which is no web address") from fault
-        except (aiohttp.ClientSSLError, aiohttp.TooManyRedirects, aiohttp.InvalidURL) as fault:
+            raise self._misled(f"the server redirects to {shown}, which is no web address") from fault
+        except aiohttp.TooManyRedirects as fault:
+            raise self._misled("the server redirects without end") from fault
+        except (aiohttp.ClientSSLError, aiohttp.InvalidURL) as fault:
             raise self._network(str(fault)) from fault
         except (aiohttp.ClientHttpProxyError, aiohttp.ClientProxyConnectionError) as fault:
             raise self._network(f"the proxy refused: {fault}") from fault
+        except aiohttp.ClientConnectorError as nobody:
+            # Its own text speaks of TLS also where there is none.
+            where, why = f"{nobody.host}:{nobody.port}", nobody.strerror or nobody.os_error
+            raise _Passing(self._network(f"no connection to {where} ({why})")) from nobody
         except (aiohttp.ClientError, OSError) as cut:
             raise _Passing(self._network(str(cut) or type(cut).__name__)) from cut
 
@@ -163,7 +169,7 @@ class Transfer:
             raise
         except ValueError as fault:
             # A redirect may lead to a port out of range, or to a name that no resolver takes.
-            raise self._network(f"leads to what is no address ({fault})") from fault
+            raise self._misled(f"the server redirects to what is no address ({fault})") from fault
 
     async def _take(self, response: aiohttp.ClientResponse) -> None:
         match read_answer(response.status, response.headers, self._received, now=self._rules.now()):
@@ -171,7 +177,7 @@ class Transfer:
                 raise self._refusal(refused)
             case BeginAnew():
                 await self._begin_anew()
-                raise _Passing(self._network("cannot go on where it was cut off"), asked_s=0.0)
+                raise _Passing(self._misled("the server cannot go on where it was cut off"), asked_s=0.0)
             case Body() as body:
                 self._require_size(body.size)
                 if body.start != self._received:
@@ -306,20 +312,21 @@ class Transfer:
         kind = name.rpartition(".")[2] if name.endswith((".safetensors", ".gguf")) else "unknown"
         return self._ingest.commit(name=name, source_url=self._address.shown, owner=owner, file_format=kind)
 
-    def _network(self, what: str) -> SynapseError:
-        return download_failed(
-            self._wanted.name,
-            "network",
-            f"{self._wanted.name} could not be fetched from {self._address.shown}: {what}; "
-            "check the network, then download again",
-        )
+    def _network(self, what: str, remedy: str = "check the network, then download again") -> SynapseError:
+        name = self._wanted.name
+        said = f"{name} could not be fetched from {self._address.shown}: {what}; {remedy}"
+        return download_failed(name, "network", said)
+
+    def _misled(self, what: str) -> SynapseError:
+        """The network is in order, the server is not."""
+        return self._network(what, self._address.remedy)
 
     def _refusal(self, refused: Refused) -> Exception:
-        hint = "check downloads.endpoint, or set HF_TOKEN where the model needs one" if refused.status < 500 else ""
+        hint = self._address.login_remedy if refused.status < 500 else "download again later"
         failure = download_failed(
             self._wanted.name,
             "http_status",
-            f"{self._address.shown} answered with HTTP status {refused.status}; {hint or 'download again later'}",
+            f"{self._address.shown} answered with HTTP status {refused.status}; {hint}",
             http_status=refused.status,
         )
         return _Passing(failure, refused.retry_after_s) if refused.passing else failure

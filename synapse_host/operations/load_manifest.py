@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import AliasChoices, Discriminator, Field, StrictBool, StrictInt, StrictStr, Tag
 
 from synapse_host.downloads.manifest import WantedFile
-from synapse_host.downloads.sources import address_fault, names_branch
+from synapse_host.downloads.sources import address_fault, holds_control, is_web_address, names_branch
 from synapse_host.errors import InvalidRequest
 from synapse_host.hookspecs import DType, Pooling, Task
 from synapse_host.models.load_request import LoadRequest, NamedFile
@@ -29,7 +29,6 @@ _REPO = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 #: What people call the Neural Engine without saying which of its engines (original facts 2.3).
 NEURAL_ENGINE_NAMES = frozenset({"ane", "coreml", "neural_engine"})
-_HTTP = ("http://", "https://")
 _NOT_IN_ID = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -193,7 +192,7 @@ def _hub_base(params: ModelLoadParams) -> str:
 
 def _url_base(params: ModelLoadParams) -> str:
     base = params.url or ""
-    if base and not base.startswith(_HTTP):
+    if base and not is_web_address(base):
         raise _lacks("url", f"url {base[:200]!r} is no http(s) address; correct it")
     if base and (fault := address_fault(base)) is not None:
         raise _lacks("url", f"url {base[:200]!r} {fault}")
@@ -213,9 +212,9 @@ def _below(base: str, spec: _Spec) -> str:
     if not base:
         raise _bad_file(spec, "is no http(s) address and there is no url it is below; give one of them")
     parts = PurePosixPath(spec.place).parts
-    if "://" in spec.place or spec.place.startswith("/") or ".." in parts:
+    if "://" in spec.place or holds_control(spec.place) or spec.place.startswith("/") or ".." in parts:
         raise _bad_file(spec, "is no name below the source; name a file of it")
-    return urljoin(base, spec.place) if base.startswith(_HTTP) else base + spec.place
+    return urljoin(base, spec.place) if is_web_address(base) else base + spec.place
 
 
 def _name(spec: _Spec) -> str:
@@ -226,11 +225,11 @@ def _name(spec: _Spec) -> str:
 
 
 def _is_address(place: str) -> bool:
-    if "://" in place and not place.startswith(_HTTP):
+    if "://" in place and not is_web_address(place):
         raise InvalidRequest(
             f"file {place[:200]!r} is neither a name nor an http(s) address; correct it", details={"file": place[:200]}
         )
-    return place.startswith(_HTTP)
+    return is_web_address(place)
 
 
 def _refuse_same_names(names: Sequence[str]) -> None:

@@ -159,7 +159,8 @@ def _remove_installs(session: Session, catalog_id: str) -> list[str]:
     held = [{"kind": "job", "job_id": row.job_id} for row in session.exec(running)]
     if held:
         raise ModelInUse(
-            f"{catalog_id!r} is being downloaded by job {held[0]['job_id']!r}; cancel it or wait, then remove again",
+            f"{catalog_id!r} is held by download {held[0]['job_id']!r}; wait, or end it with "
+            f"synapse-host models cancel {held[0]['job_id']}, then remove again",
             details={"catalog_id": catalog_id, "holders": held},
         )
     installs = select(InstallRow).where(InstallRow.catalog_id == catalog_id)

@@ -156,7 +156,7 @@ async def test_a_path_with_a_nul_is_refused_by_the_name_of_its_parameter(
     "address",
     [
         *("http://[", "http://[::1", "http://:99999/", "http://a:b/", "http://127.0.0.1:-1/", "http://a..b/x"),
-        *(f"http://{'a' * 64}.example/x", "http://", "http:///x"),
+        *(f"http://{'a' * 64}.example/x", "http://", "http:///x", "http://\t127.0.0.1/", "http://h/a\r\nX: y"),
     ],
 )
 async def test_an_address_of_no_server_is_refused_by_the_name_of_its_parameter(tmp_path: Path, address: str) -> None:
@@ -291,6 +291,12 @@ async def test_a_source_that_may_not_be_asked_is_refused_unasked(
         assert host.running.source.fetched == []
 
 
+async def test_the_scheme_of_an_address_has_no_case(tmp_path: Path) -> None:
+    async with served(tmp_path) as host:
+        await host.call("cache.pin", source_url="HTTPS://h.example/w/x.bin", expected_digest=SHA)
+        assert host.running.source.fetched == ["x.bin"]
+
+
 async def test_an_address_is_fetched_once_and_a_file_is_held_against_its_digest(tmp_path: Path) -> None:
     async with served(tmp_path) as host:
         for _ in range(2):
@@ -316,6 +322,14 @@ async def test_a_tokenizer_is_recorded_by_its_own_identity(tmp_path: Path) -> No
             )
             digests.add(answer["artifact"]["sanitized_tokenizer_digest"])
         assert len(digests) == 1
+
+
+async def test_a_tokenizer_that_is_none_is_refused_by_its_parameter(tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("a b c")
+    async with served(tmp_path) as host:
+        with pytest.raises(InvalidRequest, match=r"tokenizer_path '.*words' .* is not JSON") as refused:
+            await host.call("cache.pin", source_url="/a", tokenizer_path=str(tmp_path / "words"))
+        assert refused.value.details == {"tokenizer_path": str(tmp_path / "words")}
 
 
 async def test_a_cache_that_cannot_be_used_is_said_on_the_channel(tmp_path: Path) -> None:

@@ -267,8 +267,10 @@ async def test_redirects_are_followed_and_the_token_stays_at_home(server: FileSe
 
 
 async def test_a_circle_of_redirects_ends(server: FileServer, cache: BlobCache) -> None:
-    server.plan(PATH, *[Plan(302, {"Location": PATH})] * 30)
-    assert (await Fetching(cache, server.url).failure()).details == failed("network")
+    server.plan(PATH, *[Plan(302, {"Location": f"{PATH}?signature=secret"})] * 30)
+    refused = await Fetching(cache, server.url).failure()
+    assert refused.details == failed("network")
+    assert refused.message.endswith("redirects without end; check downloads.endpoint")
 
 
 @pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://hub/file", "http://[half"])
@@ -276,7 +278,7 @@ async def test_a_redirect_to_what_is_no_web_address_is_named(server: FileServer,
     server.plan(PATH, Plan(302, {"Location": f"{place}?signature=secret"}))
     refused = await Fetching(cache, server.url).failure()
     assert refused.details == failed("network")
-    assert f"redirects to {place}, which is no web address" in refused.message
+    assert f"redirects to {place}, which is no web address; check downloads.endpoint" in refused.message
 
 
 async def test_nobody_listens(cache: BlobCache) -> None:
@@ -286,7 +288,14 @@ async def test_nobody_listens(cache: BlobCache) -> None:
     refused = await fetching.failure()
     assert refused.details == failed("network")
     assert url in refused.message
+    assert f"no connection to {url.removeprefix('http://')} (" in refused.message
     assert len(fetching.waits) == 4
+
+
+async def test_a_server_that_the_caller_named_is_no_matter_of_settings(server: FileServer, cache: BlobCache) -> None:
+    with FileServer() as other:
+        refused = await Fetching(cache, server.url, source=f"{other.url}/a").failure()
+    assert refused.message.endswith("answered with HTTP status 404; check the address")
 
 
 async def test_the_mirror_is_asked_first_and_without_the_token(server: FileServer, cache: BlobCache) -> None:

@@ -13,7 +13,8 @@ from synapse_host.cache import pin_owners
 from synapse_host.downloads.answer import BeginAnew, Body, Refused, read_answer, retry_after_s
 from synapse_host.downloads.attempts import LONGEST_WAIT_S, MOST_ATTEMPTS, MOST_FRUITLESS, Attempts
 from synapse_host.downloads.patience import AS_THE_LAST, WINDOW_S, WITH_ANOTHER, Pace
-from synapse_host.downloads.sources import Address, Sources
+from synapse_host.downloads.seams import Holder
+from synapse_host.downloads.sources import Address, Sources, address_fault
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -120,8 +121,8 @@ def test_every_window_counts_for_itself_and_begins_with_the_first_byte() -> None
 def test_the_mirror_comes_first_and_the_token_is_the_endpoints() -> None:
     sources = Sources("https://hub.example/", "http://mirror:8080/hf/", "t")
     assert sources.addresses("org/a b/resolve/x/m#1.bin") == [
-        Address("http://mirror:8080/hf/org/a%20b/resolve/x/m%231.bin"),
-        Address("https://hub.example/org/a%20b/resolve/x/m%231.bin", "t"),
+        Address("http://mirror:8080/hf/org/a%20b/resolve/x/m%231.bin", setting="downloads.mirror"),
+        Address("https://hub.example/org/a%20b/resolve/x/m%231.bin", "t", "downloads.endpoint", hub=True),
     ]
 
 
@@ -133,10 +134,33 @@ def test_the_mirror_comes_first_and_the_token_is_the_endpoints() -> None:
         ("https://hub.example.evil/x", None),
         ("https://hub.example:444/x", None),
         ("https://other/x", None),
+        ("HTTPS://hub.example/x", "t"),
     ],
 )
 def test_an_address_is_asked_as_it_is_and_gets_the_token_only_on_the_endpoint(source: str, token: str | None) -> None:
-    assert Sources("https://hub.example", "http://mirror", "t").addresses(source) == [Address(source, token)]
+    (address,) = Sources("https://hub.example", "http://mirror", "t").addresses(source)
+    assert (address.url, address.token, address.remedy) == (source, token, "check the address")
+    assert ("HF_TOKEN" in address.login_remedy) == (token is not None)
+
+
+@pytest.mark.parametrize("address", ["http://h/a\r\nX: y", "http://\th/", "http://h/\x7f", "http://h/\0"])
+def test_an_address_that_parsers_would_change_is_at_fault(address: str) -> None:
+    assert "control character" in (address_fault(address) or "")
+
+
+@pytest.mark.parametrize(
+    ("holder", "shown", "remedy"),
+    [
+        (Holder("job", "models-download-8-1"), "download 'models-download-8-1'", "synapse-host models cancel models-d"),
+        (Holder("job", "embed-8-1"), "job 'embed-8-1'", "synapse-host jobs cancel embed-8-1"),
+        (Holder("loaded", "tiny-metal"), "loaded model 'tiny-metal'", "synapse-opctl unload tiny-metal"),
+        (Holder("request", "lease-1"), "request 'lease-1'", "wait for it"),
+        (Holder("self_check", "c"), "self-check 'c'", "wait for it"),
+    ],
+)
+def test_a_holder_is_named_with_what_makes_it_let_go(holder: Holder, shown: str, remedy: str) -> None:
+    assert holder.shown == shown
+    assert remedy in holder.remedy
 
 
 def test_messages_show_no_secret_of_an_address() -> None:

@@ -108,6 +108,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         "no name below",
         {"file": "../config.json"},
     ),
+    "line break in a name": (
+        {**HUB, "source": "url", "url": "http://h/", "files": {**HUB["files"], "config": file("a\nb")}},
+        "no name below",
+        {"file": "a\nb"},
+    ),
+    "line break in an address": (
+        {**HUB, "files": {**HUB["files"], "config": file("http://h/a\nb")}}, "control", {"file": "http://h/a\nb"},
+    ),
     "absolute": (
         {**HUB, "files": {**HUB["files"], "config": file("/etc/passwd")}}, "no name below", {"file": "/etc/passwd"},
     ),
