@@ -29,6 +29,7 @@ class Ingest:
 
     def __init__(self, layout: CacheLayout) -> None:
         """Begin a file; raises ``StoreFailure``."""
+        layout.require_one_disk()
         self._layout = layout
         self._hash = hashlib.sha256()
         #: Bytes written.

@@ -103,6 +103,19 @@ class CacheLayout:
         except OSError as problem:
             raise unusable(self.root, problem) from problem
 
+    def require_one_disk(self) -> None:
+        """See that what is written can become content by a new name; raises ``StoreFailure``.
+
+        A folder behind a link may lie elsewhere, and the last step of a long download would fail.
+        """
+        try:
+            apart = self.incoming.stat().st_dev != self.blobs.stat().st_dev
+        except OSError as problem:
+            raise unusable(self.root, problem) from problem
+        if apart:
+            crossed = OSError(errno.EXDEV, f"{self.incoming} lies on another file system than {self.blobs}")
+            raise unusable(self.root, crossed) from crossed
+
     @property
     def _folders(self) -> tuple[Path, ...]:
         return self.blobs, self.metadata, self.leases, self.incoming, self.quarantine, self.derived, self.hosts
@@ -139,6 +152,8 @@ def unusable(path: Path, problem: OSError) -> StoreFailure:
         remedy = "its file system has no file locks; choose a cache directory on one that has"
     elif problem.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "free disk space there, then retry"
+    elif problem.errno == errno.EXDEV:
+        remedy = "put all its folders on one file system, then retry"
     elif problem.errno in _UNWRITABLE:
         remedy = "give the host's user the right to write there, or choose another cache directory"
     else:

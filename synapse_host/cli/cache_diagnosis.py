@@ -38,6 +38,7 @@ def cache_findings(settings: Settings, *, hash_content: bool) -> Iterator[Findin
         if not root.is_dir():
             return
     looks = {
+        "incoming content": _incoming(cache.layout),
         "cache record": _records(cache, digests),
         "cached content": _content(cache, digests) if hash_content else iter(()),
         "installed models": _installed(settings, cache),
@@ -56,6 +57,11 @@ def _told(failure: StoreFailure | OSError, subject: str, place: Path) -> Finding
     told = unusable(place, failure) if isinstance(failure, OSError) else failure
     seen, _, remedy = told.message.rpartition("; ")
     return Finding(subject, False, seen, remedy)
+
+
+def _incoming(layout: CacheLayout) -> Iterator[Finding]:
+    layout.require_one_disk()
+    yield from ()
 
 
 def _records(cache: BlobCache, digests: list[str]) -> Iterator[Finding]:

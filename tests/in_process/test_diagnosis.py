@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
+from synapse_host.cache.blob_cache import BlobCache
+from synapse_host.cache.layout import CacheLayout
 from synapse_host.cli.diagnosis import diagnose
 from synapse_host.cli.finding import Finding
+from synapse_host.errors import StoreFailure
 from synapse_host.settings import resolve_paths
 from synapse_host.testing.download_room import manifest_of, running_room
 
@@ -34,6 +38,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     anyio.run(install)
     (paths.data_dir / "synapse.db").rename(paths.store_file)
     return tmp_path
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system to write to")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
 
 
 def problems(*, hash_content: bool = True) -> dict[str, Finding]:
@@ -208,6 +222,19 @@ def test_a_folder_that_cannot_be_read_is_named_and_the_others_looked_at(
     assert all(finding.remedy for finding in found.values())
     if folder == "quarantine":
         assert set(found) <= {"model cache", "quarantine"}
+
+
+def test_a_folder_for_what_comes_on_another_disk_is_told(home: Path, elsewhere: Path) -> None:
+    incoming = home / "cache" / "models" / "incoming"
+    incoming.rmdir()
+    incoming.symlink_to(elsewhere)
+    found = problems()
+    assert set(found) == {"incoming content"}
+    assert f"{incoming} lies on another file system" in found["incoming content"].seen
+    assert "on one file system" in (found["incoming content"].remedy or "")
+    with pytest.raises(StoreFailure, match="on one file system"):
+        BlobCache(CacheLayout(incoming.parent), "host-a").ingest()
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_a_cache_that_another_user_owns_is_told_folder_by_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
