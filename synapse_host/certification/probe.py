@@ -60,9 +60,11 @@ async def probe_lane(
         await subject.run_reference()
     except EngineCrashed as crash:
         _require_wrong_output(crash)
+        # What a worker advises about a lane helps nobody here: the reference has no other dtype or backend.
+        found = crash.message.partition("; ")[0]
         said = (
-            f"the reference's own numbers of this checkpoint are none ({crash.message}); its weights are suspect: "
-            "fetch the files again from where they were published"
+            f"the reference's own numbers of this checkpoint are none ({found}); its weights are suspect: fetch the "
+            "files again from where they were published"
         )
         return _outcome(model, profile_hash, [said], {"error": crash.to_wire()}, setting), None
     # The lane's worker may have been killed meanwhile, by the system for its memory say: no fault of its numbers.

@@ -58,7 +58,7 @@ def show_lanes(answer: Mapping[str, Any]) -> None:
 
 
 def show_pause(answer: Mapping[str, Any]) -> None:
-    """One line, and a second where draining failed."""
+    """One line, and a second where draining failed or the pause is over and yet goes on."""
     if answer["phase"] == "running":
         print_text("running: no pause")
         return
@@ -67,6 +67,8 @@ def show_pause(answer: Mapping[str, Any]) -> None:
         f"{answer['phase']}: {free}; until {_time(answer['paused_until_ms'])}, {answer['reason']}; "
         f"models: {', '.join(answer['lane_ids']) or 'none'}"
     )
+    if "comes_back_when" in answer:
+        print_text(f"the pause is over; the models come back when {answer['comes_back_when']}")
     fault = answer.get("drain_error")
     if fault is not None:
         print_text(f"{fault['lane_id'] or 'the lock'}, {fault['stage']}: {fault['code']}: {fault['message']}")

@@ -6,8 +6,9 @@ import csv
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
+from math import isinf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,10 +104,7 @@ class ItemSource:
             return Entry(where, str(row.number), given)
         text = given.get(self.text_field) if isinstance(given, dict) else None
         if not isinstance(text, str):
-            fields = f", it has {listed(given)}" if isinstance(given, dict) and given else ""
-            raise UnreadableFile(
-                f"{where}, has no text in {self.text_field!r}{fields}; name the field with --text-field"
-            )
+            raise UnreadableFile(f"{where}, {self._without_text(given)}")
         field = self.id_field or ID_FIELD
         name = given.get(field)
         if isinstance(name, dict | list | bool):
@@ -115,6 +113,22 @@ class ItemSource:
                 "correct it, or name another field with --id-field"
             )
         return Entry(where, str(row.number) if name is None or name == "" else str(name), text)
+
+    def _without_text(self, given: Any) -> str:
+        """What a line or row has in the place of a text, and what to do."""
+        if not isinstance(given, dict):
+            return (
+                f"is {shown(json.dumps(given))} and neither an object with {self.text_field!r} nor a text; correct it"
+            )
+        if self.text_field not in given:
+            fields = f", it has {listed(given)}" if given else ""
+            return f"has no {self.text_field!r}{fields}; name the field with --text-field"
+        if self.path.suffix.lower() == ".csv":
+            return f"has fewer fields than there are columns, and none for {self.text_field!r}; complete the row"
+        found = shown(json.dumps(given[self.text_field]))
+        return (
+            f"has {found} in {self.text_field!r}, which is no text; correct it, or name another field with --text-field"
+        )
 
 
 @value_object
@@ -186,15 +200,40 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if isinf(number):
+        raise ValueError(f"{shown(digits)} is larger than a number may be")
+    return number
+
+
+def _refusing_repeated(names: Collection[str]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """Makes the object of a line; raises ``ValueError`` where one of ``names`` is in it twice."""
+
+    def make(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            given = [name for name, _ in pairs]
+            for name in names:
+                if given.count(name) > 1:
+                    raise ValueError(f"{shown(name)} is in it {given.count(name)} times")
+        return made
+
+    return make
+
+
 def _json_lines(source: ItemSource) -> Iterator[_Row]:
+    make = _refusing_repeated({source.text_field, source.id_field or ID_FIELD})
     with source.path.open(encoding=_ENCODING) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                given = json.loads(line, parse_constant=_refuse_constant)
+                given = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=make)
             except (ValueError, RecursionError) as fault:
-                raise UnreadableFile(f"{source.path}, line {number}, is not JSON ({fault}); correct it") from None
+                raise UnreadableFile(
+                    f"{source.path}, line {number}, cannot be read as JSON ({fault}); correct it"
+                ) from None
             yield _Row(number, number, given)
 
 

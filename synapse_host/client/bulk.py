@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from synapse_host.client.batching import Batch, is_too_large
@@ -11,7 +12,7 @@ from synapse_host.client.exchange import Received
 from synapse_host.client.params import batch_params
 from synapse_host.client.replies import EmbedReply, read_embed_reply
 from synapse_host.client.transport import Transport, may_wait, unlike
-from synapse_host.errors import InvalidRequest, SynapseError
+from synapse_host.errors import InvalidRequest, ModelLoading, SynapseError
 
 #: How long a batch of many may take, and wait, where the caller does not say: whoever embeds many texts is patient.
 PATIENCE_MS = 600_000
@@ -36,13 +37,16 @@ class BulkRequests:
         self._model = model
         self._texts = texts
         deadline_ms = constraints.get("deadline_ms", PATIENCE_MS)
+        self._patience_s = deadline_ms / 1000
         self._constraints = {"deadline_ms": deadline_ms, "max_queue_ms": deadline_ms, **constraints}
         self._planned = deque((batch, retries) for batch in batches)
         self._sent: dict[int, tuple[Batch, int]] = {}
         self._before: SynapseError | None = None
+        self._patient_until = 0.0
 
     async def run(self, concurrency: int, on_progress: OnProgress | None) -> list[tuple[Sequence[int], EmbedReply]]:
         """Each reply with the places of its rows in the whole."""
+        self._patient_until = monotonic() + self._patience_s
         parts: list[tuple[Sequence[int], EmbedReply]] = []
         done = 0
         while self._planned or self._sent:
@@ -84,6 +88,10 @@ class BulkRequests:
     async def _answer_refusal(self, refusal: SynapseError, batch: Batch, retries: int) -> None:
         if isinstance(refusal, InvalidRequest) and is_too_large(refusal) and len(batch.places) > 1:
             self._planned.extendleft((half, retries) for half in reversed(batch.halves()))
+        elif isinstance(refusal, ModelLoading) and monotonic() < self._patient_until:
+            # The host waits five seconds for a model at most, and a bulk request was given longer than that.
+            await self._transport.pause((refusal.retry_after_ms or 0) / 1000)
+            self._planned.appendleft((batch, retries))
         elif retries > 0 and may_wait(refusal):
             self._before = refusal
             await self._transport.pause((refusal.retry_after_ms or 0) / 1000)

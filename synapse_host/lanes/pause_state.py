@@ -152,6 +152,8 @@ class PauseState:
             "phase": str(self.phase),
             "hardware_free": self.hardware_free,
         }
+        if self.phase is PausePhase.WAITING_FOR_LOCK:
+            status["comes_back_when"] = self._waits_for
         if self.fault is not None:
             status["drain_error"] = self.fault.to_wire()
         return status

@@ -174,7 +174,7 @@ class PauseControl:
             self.state.lock_refused(f"its lock can be taken: {error}")
             return
         if not taken:
-            self.state.lock_refused()
+            self.state.lock_refused(f"another process gives the hardware's lock back, {self._lock.path}")
             _log.warning(
                 "neural engine: another process still holds its lock, %s; lanes stay paused until it gives it back",
                 self._lock.path,

@@ -153,12 +153,14 @@ def find_target(lanes: LaneTable, catalog: Catalog, model: str) -> Target | None
     return None if lane is None else FreeFormTarget(lane)
 
 
-def unknown_model(lanes: LaneTable, catalog: Catalog, model: str) -> UnknownModel:
-    """The refusal of an id that means nothing here."""
-    known = sorted({*(lane.model.model_id for lane in lanes), *(entry.id for entry in catalog)})
+def unknown_model(lanes: LaneTable, catalog: Catalog, model: str, task: Task | None = None) -> UnknownModel:
+    """The refusal of an id that means nothing here; only models of ``task`` are named, where one was asked for."""
+    loaded = {lane.model.model_id for lane in lanes if task in (None, lane.model.task)}
+    known = sorted(loaded | {entry.id for entry in catalog if task in (None, entry.task)})
+    told = "known" if task is None else f"known for {task}"
+    remedy = "Use one of them, or load it with model.load" if known else "Load it with model.load"
     return UnknownModel(
-        f"no model {model!r}; known are {', '.join(known) or 'none'}. Use one of them, or load it with model.load",
-        details={"model_id": model},
+        f"no model {model!r}; {told} are {', '.join(known) or 'none'}. {remedy}", details={"model_id": model}
     )
 
 
@@ -167,7 +169,7 @@ def _named(lanes: LaneTable, catalog: Catalog, task: Task, model: str | None, fi
     if model is not None:
         target = find_target(lanes, catalog, model)
         if target is None:
-            raise unknown_model(lanes, catalog, model)
+            raise unknown_model(lanes, catalog, model, task)
         return target
     if fingerprint is not None:
         pinned = catalog.of_fingerprint(fingerprint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unicodedata import category
 
 from pydantic import StrictInt, StrictStr
 
@@ -99,6 +100,12 @@ def _refuse_unfit(params: LanesPauseParams) -> None:
     if not params.reason.strip():
         raise InvalidRequest(
             f"reason {quoted(params.reason)} is blank; whoever is refused reads it, so say one",
+            details={"parameter": "reason"},
+        )
+    hidden = next((character for character in params.reason if category(character) == "Cc"), None)
+    if hidden is not None:
+        raise InvalidRequest(
+            f"reason holds the control character U+{ord(hidden):04X}, and goes into logs and terminals; leave it out",
             details={"parameter": "reason"},
         )
     if len(params.reason) > MOST_REASON_CHARS:

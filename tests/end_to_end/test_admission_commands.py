@@ -141,5 +141,7 @@ def test_a_pause_is_refused_in_the_words_of_the_command(running: RunningHost) ->
         assert "duration_ms" not in done.stderr
     blank = run_opctl("lanes", "pause", "--minutes", "1", "--reason", " ", home=running.home)
     assert (blank.returncode, "--reason" in blank.stderr) == (Exit.USAGE, True)
+    hidden = run_opctl("lanes", "pause", "--minutes", "1", "--reason", "a\x1b[31mb", home=running.home)
+    assert (hidden.returncode, "control character U+001B" in hidden.stderr) == (Exit.REFUSED, True)
     digest = run_opctl("cache", "pin", "https://example.org/a", "--digest", "abc", home=running.home)
     assert (digest.returncode, "--digest 'abc'" in digest.stderr) == (Exit.USAGE, True)

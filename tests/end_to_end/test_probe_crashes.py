@@ -86,6 +86,7 @@ def test_a_checkpoint_of_which_the_reference_makes_no_vector_is_the_reason(host:
         assert certification["status"] == "uncertified"
         assert "the reference's own numbers of this checkpoint are none" in certification["reason"]
         assert "weights are suspect" in certification["reason"]
+        assert "another dtype" not in certification["reason"]
         # Sound again, and while it is measured nobody else's probe begins.
         job = client.probe_start([MODEL])["job_id"]
         with pytest.raises(QueueFull, match="1 probe jobs are in progress"):

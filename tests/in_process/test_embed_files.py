@@ -255,16 +255,23 @@ def test_items_of_a_directory_are_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.jsonl", b'{"text": "a"}\n{broken\n', "line 2.*not JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{broken\n', "line 2.*as JSON"),
         ("a.jsonl", b'{"txt": "a"}\n', "line 1, .*'text'.*--text-field"),
-        ("a.jsonl", b'{"text": 5}\n', "line 1"),
-        ("a.jsonl", b"[1]\n", "line 1"),
+        ("a.jsonl", b'{"text": 5}\n', "line 1, has '5' in 'text', which is no text; correct it"),
+        ("a.jsonl", b'{"id": "a", "text": null}\n', "line 1, has 'null' in 'text', which is no text; correct it"),
+        ("a.jsonl", b'{"id": "a"}\n', "line 1, has no 'text', it has 'id'; name the field"),
+        ("a.jsonl", b"{}\n", "line 1, has no 'text'; name the field"),
+        ("a.jsonl", b"[1]\n", r"line 1, is '\[1\]' and neither an object with 'text' nor a text"),
+        ("a.jsonl", b'"a"\n{"id": 1e400, "text": "a"}\n', "line 2, .*'1e400' is larger than a number may be"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}\n', r"line 1, .*\('text' is in it 2 times\)"),
+        ("a.jsonl", b'{"id": 1, "text": "a", "id": 2}\n', r"line 1, .*\('id' is in it 2 times\)"),
+        ("a.csv", b"id,text\n1,a\n2\n", "line 3, has fewer fields than there are columns, and none for 'text'"),
         ("a.jsonl", b'"\xff"\n', "not UTF-8"),
         ("a.csv", b"id,body\n1,a\n", "line 2.*'text'"),
         ("a.csv", b'text\n"open\n', "not CSV"),
         ("a.csv", b"id,text\n1,a,b\n", "line 2, has more fields than there are columns.*quotes"),
         ("a.csv", b"id,text,text\n1,a,b\n", "2 columns 'text'"),
-        ("a.jsonl", b'"a"\n' + b"[" * 200_000 + b"]" * 200_000, "line 2, is not JSON.*recursion"),
+        ("a.jsonl", b'"a"\n' + b"[" * 200_000 + b"]" * 200_000, "line 2, cannot be read as JSON.*recursion"),
         ("a.txt", b"a", "ends in none"),
         ("missing.jsonl", None, "No such file"),
     ],
@@ -275,6 +282,21 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes 
         path.write_bytes(content)
     with pytest.raises(UnreadableFile, match=words):
         list(ItemSource(path))
+
+
+def test_numbers_and_fields_that_play_no_part_are_nobodys_business(tmp_path: Path) -> None:
+    source = source_of(tmp_path, "a.jsonl", '{"id": 1.5e2, "text": "a", "note": 1, "note": 2}\n')
+    assert list(source) == [("150.0", "a")]
+
+
+def test_who_begins_is_told_the_key_and_how_to_end_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("synapse_host.cli.embed_file.tell", told.append)
+    with pytest.raises(ConnectionLost):
+        ended_by(ConnectionLost("gone"), tmp_path)
+    assert re.fullmatch(
+        r"texts: 2, in jobs under the key (embed-file-\w{32}); to end them: synapse-host jobs cancel --key \1", told[0]
+    )
 
 
 def test_the_key_is_that_of_model_ids_and_texts(tmp_path: Path) -> None:

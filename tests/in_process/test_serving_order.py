@@ -41,7 +41,11 @@ async def test_task_before_fingerprint(stage: Stage) -> None:
 
 async def test_id_before_fingerprint(stage: Stage) -> None:
     async with stage.scene() as scene:
-        assert (await scene.not_embedded("absent", required_fingerprint=NOBODYS)).code == "unknown_model"
+        refusal = await scene.not_embedded("absent", required_fingerprint=NOBODYS)
+        assert refusal.code == "unknown_model"
+        # Of what could be asked instead, only models that embed.
+        assert EMBED in refusal.message
+        assert RERANK not in refusal.message
 
 
 async def test_fingerprint_before_backend(stage: Stage) -> None:
