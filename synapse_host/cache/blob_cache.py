@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -163,10 +164,13 @@ class BlobCache:
     def over_watermark(self, limit_bytes: int) -> list[str]:
         """Unpinned digests to give up so that the cache takes ``limit_bytes`` at most, least recently read first.
 
-        What was made of content counts too, and goes with it.
+        What was made of content counts too, and goes with it. Raises ``StoreFailure``.
         """
-        entries = [self._entry(metadata) for digest in self.layout.digests() if (metadata := self.find(digest))]
-        return over_watermark(entries, limit_bytes - derived_bytes(self.layout))
+        try:
+            entries = [entry for digest in self.layout.digests() if (entry := self._entry(digest))]
+            return over_watermark(entries, limit_bytes - derived_bytes(self.layout))
+        except OSError as problem:
+            raise unusable(self.layout.root, problem) from problem
 
     def verify(self, digest: str) -> bool:
         """Hash the content; False where it is not here, or not what its name says. Raises what ``audit`` raises."""
@@ -243,10 +247,17 @@ class BlobCache:
         except OSError as problem:
             raise unusable(self.layout.root, problem) from problem
 
-    def _entry(self, metadata: BlobMetadata) -> CacheEntry:
-        lease = self.layout.lease_file(metadata.digest)
-        used = (lease if lease.exists() else self.layout.blob(metadata.digest)).stat().st_mtime_ns // 1_000_000
-        return CacheEntry(metadata.digest, metadata.size, used, bool(metadata.pins))
+    def _entry(self, digest: str) -> CacheEntry | None:
+        """The content as the watermark sees it; None where there is none, or none any more."""
+        metadata = self.find(digest)
+        if metadata is None:
+            return None
+        for path in (self.layout.lease_file(digest), self.layout.blob(digest)):
+            # No lock is held: whoever shares the cache may give either up meanwhile.
+            with suppress(FileNotFoundError):
+                used_ms = path.stat().st_mtime_ns // 1_000_000
+                return CacheEntry(digest, metadata.size, used_ms, bool(metadata.pins))
+        return None
 
     def _require_size(self, metadata: BlobMetadata) -> None:
         size = self.layout.blob(metadata.digest).stat().st_size

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,7 +26,7 @@ from synapse_host.downloads.job_pins import pin_install, pin_present, release_in
 from synapse_host.downloads.manifest import WantedFile
 from synapse_host.downloads.seams import FileSource, JobCounts
 from synapse_host.downloads.verification import ContentVerifier
-from synapse_host.errors import ArtifactInvalid, EngineCrashed, StoreFailure, SynapseError
+from synapse_host.errors import ArtifactInvalid, EngineCrashed, InvalidRequest, StoreFailure, SynapseError
 from synapse_host.store.download_store import DownloadStore
 from synapse_host.store.download_tables import InstallMemberRow, InstallRow
 from synapse_host.values import value_object
@@ -82,7 +83,9 @@ class Runner:
 
         def trim() -> None:
             for digest in self.cache.over_watermark(self.max_bytes):
-                self.cache.collect(now_ms=self.now_ms(), grace_ms=TRIM_GRACE_MS, digest=digest)
+                # Whoever shares the cache may have given it up since.
+                with suppress(InvalidRequest):
+                    self.cache.collect(now_ms=self.now_ms(), grace_ms=TRIM_GRACE_MS, digest=digest)
 
         try:
             await anyio.to_thread.run_sync(trim)

@@ -16,6 +16,7 @@ import pytest
 from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.cache.collection import Outcome
 from synapse_host.cache.collection_rule import Delete, Keep, Mark
+from synapse_host.cache.layout import CacheLayout
 from synapse_host.cache.metadata import BlobMetadata
 from synapse_host.errors import ArtifactInvalid, InvalidRequest, StoreFailure
 
@@ -290,6 +291,32 @@ def test_the_watermark_counts_reading_as_use(cache: BlobCache) -> None:
     assert cache.over_watermark(1500) == [digests[2], digests[1]]
     cache.lease(digests[2]).release()
     assert cache.over_watermark(1500) == [digests[1], digests[0]]
+
+
+def test_the_watermark_goes_on_where_another_host_gives_content_up_meanwhile(
+    cache: BlobCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, kept = (put(cache, bytes([number]) * 1000).digest for number in range(2))
+    cache.unpin(kept)
+    find = BlobCache.find
+
+    def found_and_lost(cache: BlobCache, digest: str) -> BlobMetadata | None:
+        metadata = find(cache, digest)
+        if digest == gone:
+            cache.path(digest).unlink(missing_ok=True)
+        return metadata
+
+    monkeypatch.setattr(BlobCache, "find", found_and_lost)
+    assert cache.over_watermark(500) == [kept]
+
+
+def test_a_watermark_that_cannot_be_held_is_a_store_failure(cache: BlobCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(layout: CacheLayout) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", str(layout.derived))
+
+    monkeypatch.setattr("synapse_host.cache.blob_cache.derived_bytes", denied)
+    with pytest.raises(StoreFailure, match="derived"):
+        cache.over_watermark(500)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from synapse_host.cache.blob_cache import BlobCache
 from synapse_host.downloads.failures import download_failed
 from synapse_host.downloads.job import DownloadState
 from synapse_host.errors import IdempotencyConflict, InvalidRequest, StoreFailure
@@ -25,6 +26,26 @@ WEIGHTS = MANIFEST.files[0].sha256
 
 def states(status: dict[str, Any]) -> tuple[str, list[str]]:
     return status["state"], sorted(status)
+
+
+@pytest.mark.parametrize("fault", [None, StoreFailure("unreadable; mend it")])
+async def test_trimming_meets_what_others_do_to_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception | None
+) -> None:
+    """Content that another host gives up first, and a cache that cannot be read."""
+    trimmed = anyio.Event()
+
+    def over(cache: BlobCache, limit_bytes: int) -> list[str]:
+        anyio.from_thread.run_sync(trimmed.set)
+        if fault is not None:
+            raise fault
+        return ["f" * 64]
+
+    monkeypatch.setattr(BlobCache, "over_watermark", over)
+    async with running_room(tmp_path, CONTENTS) as running:
+        await running.download(MANIFEST)
+        await trimmed.wait()
+        assert (await running.download(manifest_of({"config": CONFIG}, catalog_id="other")))["state"] == "committed"
 
 
 async def test_a_download_goes_from_queued_to_an_install(tmp_path: Path) -> None:
