@@ -78,9 +78,9 @@ def _length(directory: Path, name: str) -> int:
     except ArtifactInvalid as fault:
         raise artifact_invalid(name, fault.message) from fault
     except PackageFault as fault:
-        raise artifact_invalid(
-            name, f"{name} is no package of a set: {fault}; name zipped .mlmodelc files in files.model and files.extra"
-        ) from fault
+        # What the reader advises comes from nearer to the fault.
+        advice = "" if "; " in str(fault) else "; name zipped .mlmodelc files in files.model and files.extra"
+        raise artifact_invalid(name, f"{name} is no package of a set: {fault}{advice}") from fault
 
 
 def _held(directory: Path, name: str, expected: str | None) -> WeightShard:

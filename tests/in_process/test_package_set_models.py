@@ -131,6 +131,17 @@ def test_a_set_that_is_not_whole_is_refused_by_name(folder: Path) -> None:
         request_of(folder, "256.zip", model="model.safetensors", engine="cpu")
 
 
+def test_a_package_that_is_none_is_told_with_one_remedy(folder: Path) -> None:
+    (folder / "256.zip").write_bytes(b"no archive")
+    with zipfile.ZipFile(folder / "512.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("m.mlmodelc/metadata.json", "[]")
+    general = "name zipped .mlmodelc files in files.model and files.extra"
+    for name, remedy in (("256.zip", general), ("512.zip", "store or deflate it")):
+        with pytest.raises(ArtifactInvalid) as refused:
+            prepared(request_of(folder, name))
+        assert refused.value.message.split("; ")[1:] == [remedy]
+
+
 def test_the_checkpoint_a_probe_compares_with_is_no_part_of_the_identity(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(TINY.config()), encoding="utf-8")
     (folder / "made-of.safetensors").write_bytes(b"weights")

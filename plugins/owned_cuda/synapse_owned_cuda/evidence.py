@@ -23,6 +23,7 @@ REQUIRED_CAPABILITY = (7, 5)
 #: First release of CuPy whose names, launches and pool the plugin was written to.
 REQUIRED_CUPY = 14
 #: A device that stands in for a real one because a developer said so.
+_VARIABLE = " (in the environment it is SYNAPSE_CUDA_"
 _STAND_IN = "set by cuda.driver_api and cuda.compute_capability"
 #: Variables of driver and runtime that choose, order and hide devices, and say where libraries are.
 _ENVIRONMENT = ("CUDA_*", "NVIDIA_*", "LD_LIBRARY_PATH")
@@ -112,7 +113,7 @@ def probe(settings: BackendSettings) -> CapabilityEvidence:
         return replace(judge(read_machine(settings)), premises=premises())
     except ValueError as wrong:
         observed = _observed(Machine(sys.platform, DriverFacts(loaded=False), cupy=cupy_version()))
-        return CapabilityEvidence("refused", _REQUIRED, observed, "worker_missing", "probe_failed", str(wrong))
+        return CapabilityEvidence("refused", _REQUIRED, observed, "worker_missing", "setting_invalid", str(wrong))
 
 
 def premises() -> Premises:
@@ -222,7 +223,9 @@ def _stand_in(settings: BackendSettings) -> DriverFacts | None:
         return None
     found = _CAPABILITY.fullmatch(capability)
     if not (api.isascii() and api.isdigit()):
-        raise ValueError(f"cuda.driver_api {api!r} is no whole number such as 12040; correct it")
+        raise ValueError(f"cuda.driver_api {api!r} is no whole number such as 12040; correct it{_VARIABLE}DRIVER_API)")
     if found is None:
-        raise ValueError(f"cuda.compute_capability {capability!r} is not of the form 7.5; correct it")
+        raise ValueError(
+            f"cuda.compute_capability {capability!r} is not of the form 7.5; correct it{_VARIABLE}COMPUTE_CAPABILITY)"
+        )
     return DriverFacts(True, int(api), (Gpu(_STAND_IN, 0, int(found[1]), int(found[2])),))

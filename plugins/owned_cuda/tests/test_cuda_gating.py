@@ -171,8 +171,10 @@ def test_the_verdict_rests_on_what_hides_devices_and_on_the_drivers_library() ->
 )
 def test_a_setting_that_is_no_number_refuses_by_its_name_alone(api: str, capability: str, wrong: str) -> None:
     found = check_evidence(evidence.probe({"driver_api": api, "compute_capability": capability}), "cuda")
-    assert (found.status, found.reason, found.reason_detail) == ("refused", "worker_missing", "probe_failed")
+    assert (found.status, found.reason, found.reason_detail) == ("refused", "worker_missing", "setting_invalid")
     assert str(found.message).startswith(f"cuda.{wrong}")
+    name = wrong.partition(" ")[0].upper()
+    assert str(found.message).endswith(f"; correct it (in the environment it is SYNAPSE_CUDA_{name})")
     assert str(found.message).count("cuda.") == 1
 
 
