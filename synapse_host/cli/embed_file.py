@@ -98,7 +98,8 @@ def embed_file(
         raise UnreadableFile(f"{source.path} holds no text; name a file or directory with some")
     key = content_key(model, content) if request_key is None else request_key
     cancel = f"synapse-host jobs cancel --key {shell_word(key)}"
-    tell(f"texts: {content.items}, in jobs under the key {shell_word(key)}; to end them: {cancel}")
+    # On a line of its own, for a bar breaks lines at the width of the terminal.
+    tell(f"texts: {content.items}; to end their jobs:\n  {cancel}")
     done = cut = read = found = 0
 
     def count(rows: int) -> None:
@@ -133,7 +134,7 @@ def embed_file(
             if read != content.items:
                 raise _changed(source)
     except KeyboardInterrupt:
-        tell(f"{HANDED_IN} ({cancel} ends them); {GO_ON}")
+        tell(f"{HANDED_IN}; {GO_ON}, or end them:\n  {cancel}")
         raise
     except ConnectionLost as lost:
         why = str(lost).partition(";")[0]
