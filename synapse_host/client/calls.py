@@ -94,7 +94,8 @@ class Calls:
     ) -> EmbedReply:
         """Embed any number of texts in requests of like length, ``concurrency`` of them in flight.
 
-        The reply is in the order of ``texts``; ids are their places. ``on_progress(done, total)`` counts texts.
+        The reply is in the order of ``texts``; ids are their places. ``on_progress(done, total)`` counts texts. A model
+        that still loads is waited for, as long as ``deadline_ms`` says: ten minutes where it is not given.
         With a ``request_key`` the work is done by durable jobs instead: called again with the same key and texts after
         a crash, a restart or an interrupt, it goes on with what is left. ``on_wait`` is then given the error that keeps
         the host from going on, as a full disk or a pause of the model's lane, once for each job.
