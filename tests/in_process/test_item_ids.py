@@ -80,15 +80,15 @@ def test_a_pipe_cannot_be_read_twice_and_is_refused_at_once(tmp_path: Path) -> N
 
 
 def test_a_row_without_a_text_tells_the_fields_it_has(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match=r"line 2, has no text in 'text'.*has 'id;text'.*--text-field"):
+    with pytest.raises(UnreadableFile, match=r"line 2, has no 'text', it has 'id;text'; name .*--text-field"):
         list(source_of(tmp_path, "a.csv", "id;text\n1;a\n"))
-    with pytest.raises(UnreadableFile, match="line 1, has no text in 'text'; name the field"):
+    with pytest.raises(UnreadableFile, match=r"line 1, is '\[1\]' and neither an object with 'text' nor a text"):
         list(source_of(tmp_path, "a.jsonl", "[1]"))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_what_only_python_reads_is_not_json(tmp_path: Path, number: str) -> None:
-    with pytest.raises(UnreadableFile, match=f"line 1, is not JSON.*{number}"):
+    with pytest.raises(UnreadableFile, match=f"line 1, cannot be read as JSON .{number} is no number"):
         list(source_of(tmp_path, "a.jsonl", f'{{"id": {number}, "text": "a"}}'))
 
 

@@ -103,8 +103,8 @@ def test_a_model_of_the_cpu_device_is_not_served_once_the_switch_is_gone(models:
     with RunningHost(home, SWITCH) as running, running.client() as client:
         load_model(client, models / "bert", engine="metal", model_id="tiny", max_tokens=64)
     with RunningHost(home) as running, running.client() as client:
-        # The worker says in its handshake that it is another than the model was registered with.
-        with pytest.raises(SynapseError, match=r"metal.*build flag") as refused:
+        # The worker says that it is another than the model was registered with, so the host looks at the backend again.
+        with pytest.raises(SynapseError, match=r"'metal' cannot run here") as refused:
             client.embed_query("tiny", "a")
-        details = refused.value.details or {}
-        assert (refused.value.code, details.get("reason")) == ("engine_crashed", "handshake_refused")
+        (backend,) = (refused.value.details or {})["backends"]
+        assert (refused.value.code, backend["reason"]) == ("backend_unavailable", "not_supported_on_platform")
